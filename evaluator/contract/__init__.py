@@ -1,0 +1,7 @@
+"""What crosses the boundary between the server (`app`) and a run (`evaluator`).
+
+Holds types only, on pydantic and the standard library. A type enters this package when it is sent
+between the two, and for no other reason.
+"""
+
+CONTRACT_VERSION = 1

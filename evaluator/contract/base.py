@@ -1,0 +1,35 @@
+"""The base of every contract type, and the field types that several of them share."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Contract(BaseModel):
+    """Frozen; unknown fields are refused; numbers are finite, since JSON has no NaN."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+Count = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
+"""A number of things, int64."""
+
+PositiveCount = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
+"""A number of things of which there is at least one."""
+
+Seconds = Annotated[float, Field(ge=0)]
+"""A duration from a monotonic clock."""
+
+Nats = Annotated[float, Field()]
+"""A negative log likelihood, natural log."""
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""A short human word without control characters."""
+
+PathText = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""A path as somebody wrote it; the server resolves it inside its roots."""
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+"""A SHA-256 digest."""

@@ -1,0 +1,14 @@
+"""Names of files and environment variables that both sides use."""
+
+LAUNCH_ID = "ASSAY_LAUNCH_ID"
+"""Random id in the environment of every process of a launch: how they are found again."""
+
+SPEC_FILE = "spec.json"
+TOKEN_FILE = "token"  # noqa: S105 - a file name
+SPOOL_DIR = "spool"
+"""Holds `rank-<5 digits>.jsonl`, one report a line."""
+
+
+def spool_name(rank: int) -> str:
+    """File name of a rank's spool inside `SPOOL_DIR`."""
+    return f"rank-{rank:05d}.jsonl"

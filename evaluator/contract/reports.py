@@ -1,0 +1,204 @@
+"""What a run sends back. Every report is also appended to the spool, in the same order.
+
+Numbering: each rank numbers its reports 1, 2, 3, ... (`seq`) and delivers them in that order, so
+the server ignores what it has seen and reads the rest from the spool after the launch has ended.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from evaluator.contract.base import (
+    Contract,
+    Count,
+    Digest,
+    Name,
+    Nats,
+    PositiveCount,
+    Seconds,
+)
+from evaluator.contract.states import FailureReason
+
+
+class LedgerEntry(Contract):
+    """A finished batch. The same batch twice must carry the same numbers."""
+
+    batch: Count
+    nll_nats: tuple[Nats, ...]
+    """Per window, in the order of the plan; float64, written so that it reads back exactly."""
+    num_scored: tuple[Count, ...]
+    """Per window, scored tokens."""
+
+    @model_validator(mode="after")
+    def _same_length(self) -> "LedgerEntry":
+        if len(self.nll_nats) != len(self.num_scored):
+            msg = f"batch {self.batch}: {len(self.nll_nats)} nll, {len(self.num_scored)} counts"
+            raise ValueError(msg)
+        return self
+
+
+class RankTiming(Contract):
+    """Where one rank's time went so far, and what it did in it."""
+
+    rank: Count
+    local_rank: Count
+    node_rank: Count
+    load_s: Seconds = 0.0
+    """Reading or converting the weights and the tokenizer."""
+    tokenise_s: Seconds = 0.0
+    """Reading the text, tokenising it and deriving the plan."""
+    warm_up_s: Seconds = 0.0
+    """The first forward, whose result is thrown away."""
+    compute_s: Seconds = 0.0
+    """Forwards and losses that count."""
+    wait_s: Seconds = 0.0
+    """Blocked until other ranks got to the same point."""
+    communicate_s: Seconds = 0.0
+    """Leases and exchange between ranks, without waiting."""
+    wall_s: Seconds = 0.0
+    """Since the process started."""
+    num_batches: Count = 0
+    num_input_tokens: Count = 0
+    """Tokens fed to the model."""
+    num_scored_tokens: Count = 0
+    peak_memory_bytes: Count = 0
+    """Peak resident memory on CPU, peak allocated memory on a GPU."""
+
+
+class ReportBase(Contract):
+    """What every report has."""
+
+    rank: Count
+    seq: PositiveCount
+
+
+class Hello(ReportBase):
+    """The first word of a rank, before it loads anything large."""
+
+    type: Literal["hello"] = "hello"
+    local_rank: Count
+    node_rank: Count
+    world_size: PositiveCount
+    host: Name
+    pid: PositiveCount
+    device: Name
+    versions: dict[str, str]
+    """Of python, torch, transformers and the evaluator."""
+
+
+class PlanFacts(Contract):
+    """The size of the work; the same on every rank."""
+
+    digest: Digest
+    num_documents: Count
+    num_windows: Count
+    num_batches: Count
+    num_input_tokens: Count
+    num_scored_tokens: Count
+
+
+class PlanReady(ReportBase):
+    """The plan stands (sent by rank 0)."""
+
+    type: Literal["plan"] = "plan"
+    plan: PlanFacts
+
+
+class Progress(ReportBase):
+    """What is new since the last report of this rank."""
+
+    type: Literal["progress"] = "progress"
+    stage: Literal["load", "tokenise", "warm_up", "score", "reduce"]
+    timing: RankTiming
+    entries: tuple[LedgerEntry, ...] = ()
+
+
+class NodeTiming(ReportBase):
+    """Final timings of one node (sent by its local rank 0)."""
+
+    type: Literal["node_timing"] = "node_timing"
+    node_rank: Count
+    host: Name
+    ranks: Annotated[tuple[RankTiming, ...], Field(min_length=1)]
+
+
+class ScoringUsed(Contract):
+    """The convention as it was really applied, nothing left to `auto`."""
+
+    convention: Name
+    window: PositiveCount
+    stride: PositiveCount
+    batch_tokens: PositiveCount
+    prefix: Literal["bos", "eos", "none"]
+    prefix_token_id: Count | None
+    definition: str
+    """One sentence: which tokens are scored, and given what."""
+
+
+class Perplexity(Contract):
+    """The figure and everything needed to check it. Definitions: docs/metrics.md."""
+
+    token_perplexity: Annotated[float, Field(gt=0)] | None
+    """exp(nll_sum_nats / num_scored_tokens); null where that exceeds float64."""
+    token_perplexity_standard_error: Annotated[float, Field(ge=0)] | None
+    token_perplexity_interval_95: tuple[float, float] | None
+    """Through the logarithm: exp(mean -+ 1.96 standard errors)."""
+    mean_nll_nats: Nats
+    mean_nll_standard_error: Annotated[float, Field(ge=0)] | None
+    """Clustered; null with fewer than two clusters."""
+    standard_error_clusters: Literal["documents", "windows"]
+    num_clusters: Count
+    bits_per_byte: float
+    nll_sum_nats: Nats
+    num_scored_tokens: PositiveCount
+    num_tokens: PositiveCount
+    """Tokens of the scored documents, special tokens not counted."""
+    num_bytes: PositiveCount
+    """UTF-8 bytes of the scored documents."""
+    num_documents: PositiveCount
+    num_windows: PositiveCount
+    excluded_documents: dict[str, int]
+    """Documents left out, by reason."""
+
+
+class Result(ReportBase):
+    """The end of a run that went well (sent by rank 0)."""
+
+    type: Literal["result"] = "result"
+    perplexity: Perplexity
+    scoring: ScoringUsed
+    plan: PlanFacts
+    model_digest: Digest
+    data_digest: Digest
+    tokenizer_digest: Digest
+    device: Name
+    dtype: Name
+    threads_per_rank: PositiveCount
+    world_size: PositiveCount
+    num_batches_resumed: Count
+    """Batches taken over from earlier attempts."""
+    wall_s: Seconds
+    versions: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+class Failure(ReportBase):
+    """The end of a rank that went wrong."""
+
+    type: Literal["failure"] = "failure"
+    reason: FailureReason
+    message: str
+    """One sentence that names place, value and remedy."""
+    traceback_tail: str = ""
+
+
+Report = Annotated[
+    Hello | PlanReady | Progress | NodeTiming | Result | Failure, Field(discriminator="type")
+]
+
+
+class ReportBatch(Contract):
+    """The body of one POST: reports of one rank, in order."""
+
+    contract_version: int
+    reports: Annotated[tuple[Report, ...], Field(min_length=1, max_length=1000)]
