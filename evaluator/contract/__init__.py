@@ -4,4 +4,6 @@ Holds types only, on pydantic and the standard library. A type enters this packa
 between the two, and for no other reason.
 """
 
-CONTRACT_VERSION = 1
+from typing import Final
+
+CONTRACT_VERSION: Final = 1

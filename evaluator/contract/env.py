@@ -4,6 +4,7 @@ LAUNCH_ID = "ASSAY_LAUNCH_ID"
 """Random id in the environment of every process of a launch: how they are found again."""
 
 SPEC_FILE = "spec.json"
+FINISHED_FILE = "finished.jsonl"
 TOKEN_FILE = "token"  # noqa: S105 - a file name
 SPOOL_DIR = "spool"
 """Holds `rank-<5 digits>.jsonl`, one report a line."""

@@ -1,0 +1,276 @@
+"""What the API answers with. Times are RFC 3339 in UTC with microseconds, durations in seconds."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from app.jobs.request import JobRequest
+from evaluator.contract.reports import Perplexity, PlanFacts, ScoringUsed
+from evaluator.contract.states import FailureReason, JobState
+
+
+def format_time(value: datetime) -> str:
+    """Return RFC 3339 with microseconds and `Z`."""
+    text = value.astimezone(UTC).isoformat(timespec="microseconds")
+    return text.removesuffix("+00:00") + "Z"
+
+
+Time = Annotated[
+    datetime,
+    PlainSerializer(format_time, return_type=str),
+    WithJsonSchema(
+        {"type": "string", "format": "date-time", "examples": ["2026-03-01T12:00:00.000000Z"]}
+    ),
+]
+"""A time in UTC."""
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Number = Annotated[int, Field(ge=0)]
+DurationSeconds = Annotated[float, Field(ge=0)]
+
+
+class View(BaseModel):
+    """Base of what is answered. New fields may be added at any time."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class Links(View):
+    """Where to go from a job; paths on this server."""
+
+    self: str
+    cancel: str
+    retry: str
+    events: str
+    logs: str
+    result: str
+
+
+class ProgressView(View):
+    """How far a job is."""
+
+    stage: str | None
+    """What the ranks were last heard doing: load, tokenise, warm_up, score or reduce."""
+    fraction: Fraction | None
+    """Scored tokens done of all; null before the plan is known, 1 only when succeeded."""
+    num_batches_done: Number
+    num_batches: Number | None
+    num_scored_tokens_done: Number
+    num_scored_tokens: Number | None
+    tokens_per_second: Annotated[float, Field(ge=0)] | None
+    """Scored tokens per second of compute, wait and communication, summed over ranks."""
+    eta_seconds: DurationSeconds | None
+    """Expected time left; null where nothing runs or no speed is known."""
+
+
+class AttemptView(View):
+    """One launch of a job."""
+
+    number: Annotated[int, Field(ge=1)]
+    created_at: Time
+    started_at: Time | None
+    """First report of a rank."""
+    ended_at: Time | None
+    """When no process was left."""
+    reason: FailureReason | None
+    """Why it ended without a result."""
+    message: str | None
+    exit_code: int | None
+    signal: int | None
+    """Number of the signal that ended the launch."""
+
+
+class RankTimes(View):
+    """Where a rank's time went so far, and what it did in it."""
+
+    rank: Number
+    local_rank: Number
+    load_seconds: DurationSeconds
+    """Reading or converting the weights and the tokenizer."""
+    tokenise_seconds: DurationSeconds
+    """Reading the text, tokenising it and deriving the plan."""
+    warm_up_seconds: DurationSeconds
+    """The first forward, whose result is thrown away."""
+    compute_seconds: DurationSeconds
+    """Forwards and losses that count."""
+    wait_seconds: DurationSeconds
+    """Blocked until other ranks got to the same point."""
+    communicate_seconds: DurationSeconds
+    """Leases and exchange between ranks, without waiting."""
+    wall_seconds: DurationSeconds
+    """Since the process started."""
+    num_batches: Number
+    num_input_tokens: Number
+    """Tokens fed to the model."""
+    num_scored_tokens: Number
+    peak_memory_bytes: Number
+    """Peak resident memory on CPU, peak allocated memory on a GPU."""
+
+
+class RankView(RankTimes):
+    """A process of the current attempt, as it last reported."""
+
+    device: str
+    stage: str | None
+    last_seen_at: Time
+
+
+class NodeView(View):
+    """A machine of the current attempt."""
+
+    node_rank: Number
+    host: str
+    ranks: list[RankView]
+
+
+class NodeTimingView(View):
+    """Data of a `timing` event: final times of one node."""
+
+    node_rank: Number
+    host: str
+    ranks: list[RankTimes]
+
+
+class Digests(View):
+    """SHA-256 of what was measured with what."""
+
+    model: str
+    data: str
+    tokenizer: str
+
+
+class ResultView(View):
+    """The result of a job that succeeded."""
+
+    perplexity: Perplexity
+    scoring: ScoringUsed
+    plan: PlanFacts
+    digests: Digests
+    device: str
+    dtype: str
+    threads_per_rank: Number
+    world_size: Number
+    num_batches_resumed: Number
+    """Batches taken over from earlier attempts."""
+    wall_seconds: DurationSeconds
+    versions: dict[str, str]
+    warnings: list[str]
+
+
+class ResultSummary(View):
+    """The figures that a list shows."""
+
+    token_perplexity: float | None
+    token_perplexity_standard_error: float | None
+    bits_per_byte: float
+    num_scored_tokens: Number
+
+
+class JobBase(View):
+    """What the list shows of a job, and the job itself too."""
+
+    id: str
+    state: JobState
+    is_terminal: bool
+    """True where nothing but an explicit retry moves the job again. Rely on this, not on a list
+    of states: states may be added."""
+    state_reason: FailureReason | None
+    message: str | None
+    """One sentence that names place, value and remedy."""
+    priority: int
+    labels: dict[str, str]
+    attempt: Number
+    """Number of the current attempt; 0 before the first."""
+    attempts_left: Number
+    created_at: Time
+    updated_at: Time
+    started_at: Time | None
+    deadline_at: Time | None
+    ended_at: Time | None
+    progress: ProgressView
+    links: Links
+
+
+class JobSummary(JobBase):
+    """A job in a list."""
+
+    result: ResultSummary | None
+
+
+class JobView(JobBase):
+    """A job."""
+
+    request: JobRequest
+    """What was asked for, defaults filled in."""
+    attempts: list[AttemptView]
+    nodes: list[NodeView]
+    """Of the current attempt."""
+    result: ResultView | None
+    """Null until the job has succeeded."""
+
+
+class JobPage(View):
+    """A page of jobs, newest first."""
+
+    items: list[JobSummary]
+    next_cursor: str | None
+    """Give it as `cursor` to get the next page; null at the end."""
+
+
+class Liveness(View):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Check(View):
+    """One thing that has to be in order before the server can do its work."""
+
+    name: str
+    """`database`, `migrations`, or `worker:` and the name of a loop."""
+    ok: bool
+    detail: str | None
+    """What is wrong."""
+
+
+class Readiness(View):
+    """The server can do its work."""
+
+    status: Literal["ready"]
+    checks: list[Check]
+
+
+class ProblemPlace(BaseModel):
+    """One thing that is wrong with the request."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, populate_by_name=True)
+
+    location: Annotated[Literal["body", "query", "path", "header"], Field(alias="in")]
+    pointer: str
+    """JSON pointer (RFC 6901) to the place: `/data/path` in the body, `/limit` in the query."""
+    detail: str
+
+
+class Problem(BaseModel):
+    """Why a request was refused or failed (RFC 9457), as `application/problem+json`."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    type: str
+    """`urn:assay:problem:` and the code."""
+    title: str
+    """What kind of problem it is; the same for each occurrence."""
+    status: int
+    detail: str
+    """What happened this time, and what to do about it."""
+    instance: str
+    """Path of the request."""
+    code: str
+    """Stable word for programs; docs/api.md lists them all."""
+    request_id: str
+    """Also in the header `X-Request-ID` and in the server's log."""
+    errors: list[ProblemPlace]
+    """Each thing that is wrong with the request, as far as it can be located."""
+    checks: list[Check] | None = None
+    """Only of `not_ready`: what was looked at."""

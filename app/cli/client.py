@@ -1,0 +1,271 @@
+"""The server's API over HTTP: the only module of the command line that uses httpx."""
+
+import ipaddress
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from app.cli.sse import Event, EventParser
+
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+# Longer than several heartbeats of the stream (15 s by default).
+_STREAM_TIMEOUT = httpx.Timeout(90.0, connect=5.0)
+_FIRST_DELAY_S, _MOST_DELAY_S = 0.25, 3.0
+_TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
+
+
+class ClientError(Exception):
+    """The server refused, or could not be reached.
+
+    Attributes:
+        code: the server's stable word for it, or `unreachable`, `bad_answer`, `bad_address`.
+        detail: one sentence with what to do.
+        status: HTTP status; null without an answer.
+        transient: the same request may go well later.
+        retry_after_s: how long the server asked to wait.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        status: int | None = None,
+        transient: bool = False,
+        retry_after_s: float = 0.0,
+    ) -> None:
+        super().__init__(f"{detail} [{code}]")
+        self.code = code
+        self.detail = detail
+        self.status = status
+        self.transient = transient
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class Document:
+    """An answer: the text exactly as it came, and what it says."""
+
+    text: str
+    data: dict[str, Any]
+
+
+Params = Sequence[tuple[str, str]]
+
+
+class Client:
+    """A connection to one server. Use it in a `with` statement."""
+
+    def __init__(self, server: str) -> None:
+        """Take the base URL.
+
+        Raises:
+            ClientError: it is no HTTP address.
+        """
+        self.server = server.rstrip("/")
+        if not self.server.startswith(("http://", "https://")):
+            msg = f"{server!r} is no server address: write it like http://127.0.0.1:8321"
+            raise ClientError("bad_address", msg)
+        try:
+            # A proxy of the environment can't reach this machine's loopback.
+            self._http = httpx.Client(
+                base_url=self.server, timeout=_TIMEOUT, trust_env=not is_loopback(self.server)
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            msg = f"{server!r} is no server address ({error})"
+            raise ClientError("bad_address", msg) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def is_ready(self) -> bool:
+        """Return whether the server answers and says that it can work."""
+        try:
+            return self._http.get("/readyz", timeout=5.0).is_success
+        except httpx.HTTPError:
+            return False
+
+    def submit(self, request: Mapping[str, Any]) -> Document:
+        """Ask for a job and return it."""
+        return self._document("POST", "/v1/jobs", body=request)
+
+    def job(self, job_id: str) -> Document:
+        """Return a job."""
+        return self._document("GET", _path(job_id))
+
+    def jobs(self, params: Params) -> Document:
+        """Return one page of the list of jobs."""
+        return self._document("GET", "/v1/jobs", params=params)
+
+    def cancel(self, job_id: str) -> Document:
+        """Ask for the end of a job and return it."""
+        return self._document("POST", _path(job_id, "cancel"))
+
+    def retry(self, job_id: str) -> Document:
+        """Ask for another attempt at a job and return the job."""
+        return self._document("POST", _path(job_id, "retry"))
+
+    def follow(
+        self,
+        job_id: str,
+        *,
+        patience_s: float = 300.0,
+        on_away: Callable[[str], None] | None = None,
+    ) -> Iterator[Event]:
+        """Yield the events of a job until it has ended.
+
+        A broken stream is taken up again after the last event seen, so a restart of the server
+        shows as a pause.
+
+        Args:
+            job_id: the job.
+            patience_s: most seconds without a connection or an event before giving up.
+            on_away: told why, each time the stream is lost.
+
+        Raises:
+            ClientError: the server refuses, or is away for longer than `patience_s`.
+        """
+        last_id: str | None = None
+        delay_s, deadline = _FIRST_DELAY_S, time.monotonic() + patience_s
+        while True:
+            try:
+                for event in self._events(job_id, last_id):
+                    delay_s, deadline = _FIRST_DELAY_S, time.monotonic() + patience_s
+                    last_id = event.id or last_id
+                    yield event
+                    if self._is_last(job_id, event):
+                        return
+                away = ClientError("unreachable", "the stream was closed early", transient=True)
+            except ClientError as error:
+                if not error.transient:
+                    raise
+                away = error
+            if time.monotonic() > deadline:
+                raise away
+            if on_away is not None:
+                on_away(away.detail)
+            time.sleep(max(delay_s, min(away.retry_after_s, patience_s)))
+            delay_s = min(2 * delay_s, _MOST_DELAY_S)
+
+    def _is_last(self, job_id: str, event: Event) -> bool:
+        """Return whether nothing follows. A job that was retried has terminal states before."""
+        if event.type == "end":
+            return True
+        return event.data.get("is_terminal") is True and self.job(job_id).data["is_terminal"]
+
+    def _events(self, job_id: str, last_id: str | None) -> Iterator[Event]:
+        headers = {"Accept": "text/event-stream"}
+        if last_id is not None:
+            headers["Last-Event-ID"] = last_id
+        parser = EventParser()
+        with self._answer(
+            "GET", _path(job_id, "events"), headers=headers, timeout=_STREAM_TIMEOUT
+        ) as response:
+            for chunk in response.iter_bytes():
+                try:
+                    yield from parser.feed(chunk)
+                except ValueError as error:
+                    msg = f"{self.server} sent an event that can't be read: {error}"
+                    raise ClientError("bad_answer", msg) from error
+
+    def _document(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params = (),
+        body: Mapping[str, Any] | None = None,
+    ) -> Document:
+        with self._answer(method, path, params=params, body=body) as response:
+            text = response.read().decode(errors="replace")
+        try:
+            data = json.loads(text)
+        except ValueError:
+            data = None
+        if not isinstance(data, dict):
+            msg = f"{self.server} did not answer in JSON: is this an Assay server?"
+            raise ClientError("bad_answer", msg)
+        return Document(text, data)
+
+    @contextmanager
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params = (),
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: httpx.Timeout = _TIMEOUT,
+    ) -> Iterator[httpx.Response]:
+        """Give the answer of a request; whatever goes wrong becomes a ClientError."""
+        try:
+            with self._http.stream(
+                method, path, params=list(params), json=body, headers=headers, timeout=timeout
+            ) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._refusal(response)
+                yield response
+        except httpx.ConnectError as error:
+            msg = (
+                f"no server answers at {self.server}: start one with `assay serve`, or name "
+                "another with --server or ASSAY_SERVER"
+            )
+            raise ClientError("unreachable", msg, transient=True) from error
+        except httpx.TimeoutException as error:
+            msg = f"{self.server} did not answer in time: look at its log, then try again"
+            raise ClientError("unreachable", msg, transient=True) from error
+        except httpx.HTTPError as error:
+            msg = f"the connection to {self.server} broke ({error}): try again"
+            raise ClientError("unreachable", msg, transient=True) from error
+
+    def _refusal(self, response: httpx.Response) -> ClientError:
+        status = response.status_code
+        try:
+            problem = response.json()
+        except ValueError:
+            problem = None
+        if not isinstance(problem, dict) or "title" not in problem:
+            problem = {"detail": f"{self.server} answered with HTTP {status}"}
+        wait = response.headers.get("Retry-After", "")
+        return ClientError(
+            str(problem.get("code", f"http_{status}")),
+            _sentence(problem),
+            status=status,
+            transient=status in _TRANSIENT_STATUSES,
+            retry_after_s=float(wait) if wait.isdecimal() else 0.0,
+        )
+
+
+def is_loopback(server: str) -> bool:
+    """Return whether `server` is on this machine and so sees the same files."""
+    try:
+        host = urlsplit(server).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _path(job_id: str, *more: str) -> str:
+    return "/".join(("/v1/jobs", quote(job_id, safe=""), *more))
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    """Return detail and places of an RFC 9457 problem in one line."""
+    detail = str(problem.get("detail") or problem.get("title"))
+    places = [
+        f"{place.get('pointer') or 'the request'}: {place.get('detail')}"
+        for place in problem.get("errors") or ()
+        if isinstance(place, dict) and place.get("detail") != detail
+    ]
+    return "; ".join((detail, *places))

@@ -1,0 +1,57 @@
+"""Options that several commands share, exit codes, and where output goes."""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+EXIT_OK = 0
+EXIT_JOB = 1
+"""The job did not succeed."""
+EXIT_USAGE = 2
+"""The command line is wrong."""
+EXIT_SERVER = 4
+"""The server refused, or could not be reached."""
+EXIT_INTERRUPTED = 130
+"""Somebody pressed Ctrl-C."""
+
+DEFAULT_SERVER = "http://127.0.0.1:8321"
+_WIDE = 10_000
+
+ServerOption = Annotated[
+    str,
+    typer.Option("--server", envvar="ASSAY_SERVER", metavar="URL", help="The server's address."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the server's JSON, nothing else.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, like job_01k...")]
+
+
+def make_console(*, to_stderr: bool = False) -> Console:
+    """Return a console; away from a terminal it writes plain lines and wraps nothing."""
+    # Asked of the stream itself: CI systems set FORCE_COLOR, which rich takes for a terminal.
+    on_terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
+    return Console(
+        stderr=to_stderr,
+        force_terminal=on_terminal,
+        width=None if on_terminal else _WIDE,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def is_live(console: Console) -> bool:
+    """Return whether lines already written can be drawn anew."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def write_json(text: str) -> None:
+    """Write the server's JSON to stdout exactly as it came."""
+    sys.stdout.write(text.rstrip("\n") + "\n")
+    sys.stdout.flush()
+
+
+def refuse(message: str, *, option: str | None = None) -> NoReturn:
+    """End with exit code 2 and `message`."""
+    raise typer.BadParameter(message, param_hint=option)

@@ -1,0 +1,264 @@
+"""What people see of a job: its head, its result, its ranks, and lists of jobs."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.numbers import (
+    DASH,
+    count,
+    duration,
+    plain,
+    rate,
+    size,
+    with_decimals,
+    with_error,
+)
+
+Json = dict[str, Any]
+
+_STYLES = {
+    "succeeded": "bold green",
+    "failed": "bold red",
+    "lost": "bold red",
+    "timed_out": "bold red",
+    "cancelled": "bold yellow",
+}
+_TIMES = ("load", "tokenise", "warm_up", "compute", "wait", "communicate")
+
+
+def print_job(console: Console, job: Json) -> None:
+    """Print everything about a job: head, result, ranks, attempts."""
+    _print_facts(console, _head(job))
+    if job["result"] is not None:
+        print_result(console, job)
+    elif any(node["ranks"] for node in job["nodes"]):
+        console.print()
+        _print_ranks(console, job["nodes"])
+    if len(job["attempts"]) > 1 or job["state"] in {"failed", "lost", "timed_out"}:
+        console.print()
+        _print_attempts(console, job["attempts"])
+
+
+def print_end(console: Console, job: Json) -> None:
+    """Print how a job ended: the result, or why there is none and where to look."""
+    if job["state"] == "succeeded":
+        print_result(console, job)
+        return
+    console.print(_sentence(job))
+    if job["attempts"]:
+        console.print(f"The log: assay logs {job['id']}", soft_wrap=True)
+
+
+def print_result(console: Console, job: Json) -> None:
+    """Print the figure, what it was computed from, and where the time went."""
+    result = job["result"]
+    console.print()
+    _print_facts(console, _figures(result["perplexity"]))
+    console.print()
+    _print_facts(console, _conditions(result, job))
+    console.print()
+    _print_ranks(console, job["nodes"])
+    for warning in result["warnings"]:
+        console.print(Text(f"Warning: {plain(warning)}", style="yellow"), soft_wrap=True)
+
+
+def print_list(console: Console, page: Json) -> None:
+    """Print one page of jobs."""
+    table = _table("job", "state", "created (UTC)", "perplexity", "scored tokens", "labels")
+    for job in page["items"]:
+        result = job["result"] or {}
+        table.add_row(
+            job["id"],
+            state_text(job["state"]),
+            moment(job["created_at"]),
+            with_error(result["token_perplexity"], result["token_perplexity_standard_error"])
+            if result
+            else DASH,
+            count(result.get("num_scored_tokens")),
+            _labels(job["labels"]),
+        )
+    if page["items"]:
+        console.print(table)
+    else:
+        console.print("No jobs.")
+    if page["next_cursor"] is not None:
+        console.print(f"More: repeat with --cursor {page['next_cursor']}", soft_wrap=True)
+
+
+def state_text(state: str) -> Text:
+    """Return a state in its colour."""
+    return Text(plain(state).replace("_", " "), style=_STYLES.get(state, "cyan"))
+
+
+def moment(time: str | None) -> str:
+    """Return an RFC 3339 time to the second."""
+    return DASH if time is None else time[:19].replace("T", " ")
+
+
+def _sentence(job: Json) -> Text:
+    text = Text.assemble(f"Job {job['id']} ", state_text(job["state"]))
+    if job["state_reason"]:
+        text.append(f" ({job['state_reason']})")
+    if job["message"]:
+        text.append(f": {plain(job['message'])}")
+    return text
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ", ".join(f"{plain(key)}={plain(value)}" for key, value in sorted(labels.items()))
+
+
+def _head(job: Json) -> Iterable[tuple[str, str | Text]]:
+    yield "job", job["id"]
+    yield "state", state_text(job["state"])
+    if job["state_reason"]:
+        yield "reason", job["state_reason"]
+    if job["message"]:
+        yield "message", plain(job["message"])
+    progress = job["progress"]
+    if not job["is_terminal"] and progress["stage"]:
+        yield "progress", describe_progress(progress)
+    yield "attempt", f"{job['attempt']}, {job['attempts_left']} left"
+    yield "created", f"{moment(job['created_at'])} UTC"
+    for name in ("started", "ended"):
+        if job[f"{name}_at"]:
+            yield name, f"{moment(job[f'{name}_at'])} UTC"
+    if job["priority"]:
+        yield "priority", str(job["priority"])
+    if job["labels"]:
+        yield "labels", _labels(job["labels"])
+
+
+def describe_progress(progress: Json) -> str:
+    """Return stage, part done, speed and time left in one line."""
+    parts = [plain(progress["stage"] or "waiting").replace("_", " ")]
+    if progress["fraction"] is not None:
+        parts.append(f"{100 * progress['fraction']:.0f} %")
+    if progress["num_batches"]:
+        parts.append(f"{progress['num_batches_done']}/{progress['num_batches']} batches")
+    return ", ".join((*parts, *speed_and_time_left(progress)))
+
+
+def speed_and_time_left(progress: Json) -> Sequence[str]:
+    """Return what is known of tokens/s and ETA."""
+    parts = []
+    if progress["tokens_per_second"]:
+        parts.append(f"{rate(progress['tokens_per_second'])} tokens/s")
+    if progress["eta_seconds"] is not None:
+        parts.append(f"ETA {duration(progress['eta_seconds'])}")
+    return parts
+
+
+def _figures(figure: Json) -> Iterable[tuple[str, str | Text]]:
+    value, error = figure["token_perplexity"], figure["token_perplexity_standard_error"]
+    yield "token perplexity", Text(with_error(value, error), style="bold")
+    interval = figure["token_perplexity_interval_95"]
+    if interval is None:
+        yield "95 % interval", f"none: {count(figure['num_clusters'])} cluster, two are needed"
+    else:
+        low, high = (with_decimals(end, error) for end in interval)
+        clusters = f"{count(figure['num_clusters'])} {figure['standard_error_clusters']}"
+        yield "95 % interval", f"{low} to {high}, from {clusters}"
+    yield "bits per byte", with_decimals(figure["bits_per_byte"], _bits_error(figure))
+    yield "scored tokens", f"{count(figure['num_scored_tokens'])} of {count(figure['num_tokens'])}"
+    yield (
+        "text",
+        f"{count(figure['num_documents'])} documents, {count(figure['num_windows'])} windows, "
+        f"{size(figure['num_bytes'])}",
+    )
+    excluded = {reason: number for reason, number in figure["excluded_documents"].items() if number}
+    for reason, number in sorted(excluded.items()):
+        yield "excluded", f"{count(number)} documents: {plain(reason).replace('_', ' ')}"
+
+
+def _bits_error(figure: Json) -> float | None:
+    """Return the error of bits per byte: that of the mean nll, in proportion."""
+    mean, error = figure["mean_nll_nats"], figure["mean_nll_standard_error"]
+    if error is None or not mean:
+        return None
+    return abs(float(figure["bits_per_byte"]) * float(error) / float(mean))
+
+
+def _conditions(result: Json, job: Json) -> Iterable[tuple[str, str]]:
+    scoring = result["scoring"]
+    yield (
+        "convention",
+        f"{plain(scoring['convention'])}, window {count(scoring['window'])}, "
+        f"stride {count(scoring['stride'])}, prefix {scoring['prefix']}",
+    )
+    yield "", plain(scoring["definition"])
+    ranks = result["world_size"]
+    yield (
+        "computed on",
+        f"{plain(result['device'])}, {plain(result['dtype'])}, {count(ranks)} rank"
+        f"{'' if ranks == 1 else 's'} of {count(result['threads_per_rank'])} thread"
+        f"{'' if result['threads_per_rank'] == 1 else 's'}",
+    )
+    speed = job["progress"]["tokens_per_second"]
+    yield (
+        "time",
+        duration(result["wall_seconds"]) + (f", {rate(speed)} scored tokens/s" if speed else ""),
+    )
+    if result["num_batches_resumed"]:
+        yield "taken over", f"{count(result['num_batches_resumed'])} batches of earlier attempts"
+
+
+def _print_ranks(console: Console, nodes: Sequence[Json]) -> None:
+    names = (f"{name.replace('_', '-')} s" for name in _TIMES)
+    table = _table("node", "rank", "device", *names, "tokens", "tokens/s", "peak")
+    for node in nodes:
+        for rank in node["ranks"]:
+            table.add_row(
+                f"{node['node_rank']} {plain(node['host'])}",
+                str(rank["rank"]),
+                plain(rank["device"]),
+                *(f"{rank[f'{name}_seconds']:.2f}" for name in _TIMES),
+                count(rank["num_scored_tokens"]),
+                rate(_speed(rank)),
+                size(rank["peak_memory_bytes"]),
+            )
+    for column in table.columns[3:]:
+        column.justify = "right"
+    console.print(table)
+
+
+def _speed(rank: Json) -> float | None:
+    busy_s = sum(rank[f"{name}_seconds"] for name in ("compute", "wait", "communicate"))
+    return rank["num_scored_tokens"] / busy_s if busy_s else None
+
+
+def _print_attempts(console: Console, attempts: Sequence[Json]) -> None:
+    table = _table("attempt", "started (UTC)", "ended (UTC)", "reason", "exit", "message")
+    for attempt in attempts:
+        ended_by = attempt["exit_code"]
+        if attempt["signal"] is not None:
+            ended_by = f"signal {attempt['signal']}"
+        table.add_row(
+            str(attempt["number"]),
+            moment(attempt["started_at"]),
+            moment(attempt["ended_at"]),
+            attempt["reason"] or DASH,
+            DASH if ended_by is None else str(ended_by),
+            plain(attempt["message"] or ""),
+        )
+    console.print(table)
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    return table
+
+
+def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts:
+        grid.add_row(name, value)
+    console.print(grid)

@@ -1,0 +1,96 @@
+"""The database: engine, SQLite pragmas, sessions for reading and writing.
+
+Writing: one transaction, committed at the end of the block. On SQLite a single writer at a time in
+this process, and BEGIN IMMEDIATE, because a transaction that reads and then writes can't wait for
+a lock; on PostgreSQL the rows of a job are serialised by locking its row (`lock_job`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from sqlalchemy import event, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.pool import ConnectionPoolEntry
+
+_PRAGMAS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=NORMAL",
+    "PRAGMA busy_timeout=30000",
+    "PRAGMA foreign_keys=ON",
+)
+
+
+def _configure_sqlite(engine: AsyncEngine) -> None:
+    """Set the pragmas on each connection, and leave BEGIN to SQLAlchemy."""
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def on_connect(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # the driver must not begin by itself
+        cursor = connection.cursor()
+        for pragma in _PRAGMAS:
+            cursor.execute(pragma)
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def on_begin(connection: Any) -> None:
+        writes = connection.get_execution_options().get("assay_writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+class Database:
+    """Hands out sessions. `on_change` is called after a commit with the ids of changed jobs."""
+
+    def __init__(self, url: str, on_change: Callable[[str], None] = lambda _job_id: None) -> None:
+        """Make the engine; no connection is opened yet."""
+        self.url = url
+        self.is_sqlite = url.startswith("sqlite")
+        self.engine = create_async_engine(url, pool_pre_ping=not self.is_sqlite)
+        if self.is_sqlite:
+            _configure_sqlite(self.engine)
+        self._on_change = on_change
+        self._writer = asyncio.Lock()
+        self._read = async_sessionmaker(self.engine, expire_on_commit=False)
+        self._write = async_sessionmaker(
+            self.engine.execution_options(assay_writes=True), expire_on_commit=False
+        )
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """Give a session that only reads."""
+        async with self._read() as session:
+            yield session
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncSession]:
+        """Give a session whose work is committed at the end, or not at all."""
+        async with AsyncExitStack() as stack:
+            if self.is_sqlite:
+                await stack.enter_async_context(self._writer)
+            session = await stack.enter_async_context(self._write())
+            changed: set[str] = session.info.setdefault("changed_jobs", set())
+            async with session.begin():
+                yield session
+        for job_id in changed:
+            self._on_change(job_id)
+
+    async def ping(self) -> None:
+        """Raise if the database does not answer."""
+        async with self.read() as session:
+            await session.execute(text("SELECT 1"))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.engine.dispose()
+
+
+def mark_changed(session: AsyncSession, job_id: str) -> None:
+    """Note that waiters of this job are to be woken once the session has committed."""
+    session.info.setdefault("changed_jobs", set()).add(job_id)

@@ -1,0 +1,183 @@
+"""Errors that the API answers with, as a tree; each has a stable code and an HTTP status.
+
+    ApiError
+    +-- InvalidRequest 422       the request asks for something that can't be
+    |   +-- PathNotAllowed, ModelNotFound, DataNotFound, WeightsUnsafe, ModelIncomplete,
+    |       InlineTooLarge, TooManyRanks, NodesUnsupported, HubDisabled
+    +-- InvalidCursor 400
+    +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404
+    +-- TransitionNotAllowed 409, AttemptNotCurrent 409, ContractMismatch 409
+    +-- PreconditionFailed 412
+    +-- TokenInvalid 401
+    +-- BodyTooLarge 413
+    +-- TooManyStreams 429
+
+The docstring of a class is the title of its problem; the message of an instance is its detail.
+"""
+
+from typing import ClassVar
+
+
+class ApiError(Exception):
+    """The request can't be served"""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, detail: str, *, pointer: str | None = None) -> None:
+        """Take `detail`, one sentence with place, value and remedy, and a JSON pointer to it."""
+        super().__init__(detail)
+        self.detail = detail
+        self.pointer = pointer
+
+    @classmethod
+    def title(cls) -> str:
+        """First line of the docstring."""
+        return (cls.__doc__ or cls.__name__).splitlines()[0]
+
+
+class InvalidRequest(ApiError):
+    """The request is malformed"""
+
+    code = "invalid_request"
+    status = 422
+
+
+class PathNotAllowed(InvalidRequest):
+    """The path lies outside the configured roots"""
+
+    code = "path_not_allowed"
+    status = 422
+
+
+class ModelNotFound(InvalidRequest):
+    """There is no such model"""
+
+    code = "model_not_found"
+    status = 422
+
+
+class ModelIncomplete(InvalidRequest):
+    """The model folder lacks a file"""
+
+    code = "model_incomplete"
+    status = 422
+
+
+class WeightsUnsafe(InvalidRequest):
+    """The model has only pickled weights"""
+
+    code = "weights_unsafe"
+    status = 422
+
+
+class DataNotFound(InvalidRequest):
+    """There is no such data set"""
+
+    code = "data_not_found"
+    status = 422
+
+
+class InlineTooLarge(InvalidRequest):
+    """The inline documents are too large"""
+
+    code = "inline_too_large"
+    status = 422
+
+
+class TooManyRanks(InvalidRequest):
+    """The job asks for more ranks than this server has slots"""
+
+    code = "too_many_ranks"
+    status = 422
+
+
+class NodesUnsupported(InvalidRequest):
+    """The launcher can't run on several nodes"""
+
+    code = "nodes_unsupported"
+    status = 422
+
+
+class HubDisabled(InvalidRequest):
+    """This server does not download from the hub"""
+
+    code = "hub_disabled"
+    status = 422
+
+
+class InvalidCursor(ApiError):
+    """The cursor is not one of ours"""
+
+    code = "invalid_cursor"
+    status = 400
+
+
+class JobNotFound(ApiError):
+    """There is no such job"""
+
+    code = "job_not_found"
+    status = 404
+
+
+class ResultNotReady(ApiError):
+    """The job has no result yet"""
+
+    code = "result_not_ready"
+    status = 404
+
+
+class AttemptNotFound(ApiError):
+    """The job has no such attempt"""
+
+    code = "attempt_not_found"
+    status = 404
+
+
+class TransitionNotAllowed(ApiError):
+    """The job's state does not allow this"""
+
+    code = "transition_not_allowed"
+    status = 409
+
+
+class AttemptNotCurrent(ApiError):
+    """This attempt is no longer the current one"""
+
+    code = "attempt_not_current"
+    status = 409
+
+
+class ContractMismatch(ApiError):
+    """Server and evaluator speak different contract versions"""
+
+    code = "contract_mismatch"
+    status = 409
+
+
+class PreconditionFailed(ApiError):
+    """The job has changed since you read it"""
+
+    code = "precondition_failed"
+    status = 412
+
+
+class TokenInvalid(ApiError):
+    """The bearer token is missing or wrong"""
+
+    code = "token_invalid"
+    status = 401
+
+
+class BodyTooLarge(ApiError):
+    """The request body is too large"""
+
+    code = "body_too_large"
+    status = 413
+
+
+class TooManyStreams(ApiError):
+    """Too many event streams are open"""
+
+    code = "too_many_streams"
+    status = 429

@@ -1,0 +1,67 @@
+"""The ledger in the database: packing, comparing and summing finished batches."""
+
+import math
+import struct
+from collections.abc import Iterable
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.models import LedgerRow
+from evaluator.contract.reports import LedgerEntry
+
+
+def pack_floats(values: Iterable[float]) -> bytes:
+    """Pack as little-endian float64."""
+    items = tuple(values)
+    return struct.pack(f"<{len(items)}d", *items)
+
+
+def unpack_floats(data: bytes) -> tuple[float, ...]:
+    """Undo `pack_floats`."""
+    return struct.unpack(f"<{len(data) // 8}d", data)
+
+
+def pack_counts(values: Iterable[int]) -> bytes:
+    """Pack as little-endian int64."""
+    items = tuple(values)
+    return struct.pack(f"<{len(items)}q", *items)
+
+
+def unpack_counts(data: bytes) -> tuple[int, ...]:
+    """Undo `pack_counts`."""
+    return struct.unpack(f"<{len(data) // 8}q", data)
+
+
+def to_row(entry: LedgerEntry, *, job_id: str, attempt: int, rank: int) -> LedgerRow:
+    """Make the row of a finished batch."""
+    return LedgerRow(
+        job_id=job_id,
+        batch=entry.batch,
+        attempt=attempt,
+        rank=rank,
+        nll_nats=pack_floats(entry.nll_nats),
+        num_scored=pack_counts(entry.num_scored),
+    )
+
+
+def to_entry(row: LedgerRow) -> LedgerEntry:
+    """Read a finished batch back, bit for bit."""
+    return LedgerEntry(
+        batch=row.batch,
+        nll_nats=unpack_floats(row.nll_nats),
+        num_scored=unpack_counts(row.num_scored),
+    )
+
+
+async def load_rows(session: AsyncSession, job_id: str) -> list[LedgerRow]:
+    """Return all finished batches of a job, in the order of the plan."""
+    query = select(LedgerRow).where(LedgerRow.job_id == job_id).order_by(LedgerRow.batch)
+    return list((await session.scalars(query)).all())
+
+
+def total(rows: Iterable[LedgerRow]) -> tuple[float, int]:
+    """Return the exactly rounded sum of all nll (nats) and the number of scored tokens."""
+    items = list(rows)
+    nll = math.fsum(value for row in items for value in unpack_floats(row.nll_nats))
+    return nll, sum(count for row in items for count in unpack_counts(row.num_scored))

@@ -1,0 +1,83 @@
+"""Keyset paging: newest first, by (created_at, id); the cursor is opaque to clients."""
+
+import base64
+import binascii
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Select, and_, or_, select
+
+from app.errors import InvalidCursor
+from app.models import Job, JobLabel
+from evaluator.contract.states import JobState
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobQuery:
+    """Which jobs to list; newest first."""
+
+    states: tuple[JobState, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+
+def page_query(query: JobQuery) -> Select[Job]:
+    """Select one job more than the page holds, to see whether there is a next one.
+
+    Raises:
+        InvalidCursor: the cursor is broken or belongs to other filters.
+    """
+    statement = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(query.limit + 1)
+    if query.states:
+        statement = statement.where(Job.state.in_(query.states))
+    if query.created_after is not None:
+        statement = statement.where(Job.created_at > query.created_after)
+    if query.created_before is not None:
+        statement = statement.where(Job.created_at < query.created_before)
+    for key, value in query.labels:
+        known = select(JobLabel.job_id).where(JobLabel.key == key, JobLabel.value == value)
+        statement = statement.where(Job.id.in_(known))
+    if query.cursor is not None:
+        created_at, job_id = _decode_cursor(query)
+        statement = statement.where(
+            or_(
+                Job.created_at < created_at,
+                and_(Job.created_at == created_at, Job.id < job_id),
+            )
+        )
+    return statement
+
+
+def _filter_hash(query: JobQuery) -> str:
+    filters = [
+        sorted(query.states),
+        sorted(query.labels),
+        query.created_after and query.created_after.isoformat(),
+        query.created_before and query.created_before.isoformat(),
+    ]
+    return hashlib.sha256(json.dumps(filters).encode()).hexdigest()[:12]
+
+
+def encode_cursor(query: JobQuery, last: Job) -> str:
+    """Return the cursor after `last`: its sort keys and a hash of the filters."""
+    text = json.dumps([last.created_at.isoformat(), last.id, _filter_hash(query)])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _decode_cursor(query: JobQuery) -> tuple[datetime, str]:
+    cursor = query.cursor or ""
+    msg = "the cursor is broken or belongs to other filters: start again without one"
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        created_at, job_id, filters = json.loads(text)
+        when = datetime.fromisoformat(created_at)
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise InvalidCursor(msg) from error
+    if filters != _filter_hash(query) or not isinstance(job_id, str) or when.tzinfo is None:
+        raise InvalidCursor(msg)
+    return when, job_id

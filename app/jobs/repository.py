@@ -1,0 +1,102 @@
+"""SQL that several use cases share. Everything here runs inside the caller's session."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import mark_changed
+from app.errors import JobNotFound
+from app.jobs.transitions import JobEvent, next_state
+from app.models import Attempt, Event, Job, JobLabel, LedgerRow, Rank
+
+
+def utcnow() -> datetime:
+    """Return the time, aware."""
+    return datetime.now(UTC)
+
+
+async def load_job(session: AsyncSession, job_id: str, *, lock: bool = False) -> Job:
+    """Return the job; `lock` holds its row until the end of the transaction.
+
+    Whoever changes a job, or anything that belongs to it, locks it first.
+
+    Raises:
+        JobNotFound: there is none with this id.
+    """
+    job = await session.get(Job, job_id, with_for_update=True if lock else None)
+    if job is None:
+        msg = f"there is no job {job_id!r}"
+        raise JobNotFound(msg)
+    return job
+
+
+def add_event(session: AsyncSession, job: Job, kind: str, data: dict[str, Any]) -> None:
+    """Count the job's version up and append the event that carries this number."""
+    job.version += 1
+    job.updated_at = utcnow()
+    session.add(
+        Event(job_id=job.id, number=job.version, type=kind, data=data, created_at=job.updated_at)
+    )
+    mark_changed(session, job.id)
+
+
+def move(session: AsyncSession, job: Job, event: JobEvent) -> None:
+    """Move a locked job by `event`, and tell it to the stream.
+
+    Set `state_reason` and `message` before, so that the event carries them.
+
+    Raises:
+        TransitionNotAllowed: the table has no such move.
+    """
+    job.state = next_state(job.state, event)
+    job.ended_at = utcnow() if job.state.is_terminal else None
+    add_event(
+        session,
+        job,
+        "state",
+        {
+            "state": job.state,
+            "state_reason": job.state_reason,
+            "message": job.message,
+            "attempt": job.attempt,
+            "is_terminal": job.state.is_terminal,
+        },
+    )
+
+
+async def load_attempts(session: AsyncSession, job_id: str) -> list[Attempt]:
+    """Return all attempts of a job, oldest first."""
+    query = select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)
+    return list((await session.scalars(query)).all())
+
+
+async def load_open_attempts(session: AsyncSession) -> list[Attempt]:
+    """Return the attempts whose processes may still be there."""
+    query = select(Attempt).where(Attempt.ended_at.is_(None)).order_by(Attempt.id)
+    return list((await session.scalars(query)).all())
+
+
+async def load_ranks(session: AsyncSession, attempt_ids: Sequence[str]) -> list[Rank]:
+    """Return the ranks of these attempts."""
+    query = select(Rank).where(Rank.attempt_id.in_(attempt_ids)).order_by(Rank.rank)
+    return list((await session.scalars(query)).all())
+
+
+async def load_labels(session: AsyncSession, job_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the labels of these jobs by job."""
+    labels: dict[str, dict[str, str]] = {job_id: {} for job_id in job_ids}
+    query = select(JobLabel).where(JobLabel.job_id.in_(job_ids)).order_by(JobLabel.key)
+    for label in (await session.scalars(query)).all():
+        labels[label.job_id][label.key] = label.value
+    return labels
+
+
+async def forget_scores(session: AsyncSession, job: Job) -> None:
+    """Drop the finished batches of a locked job whose plan no longer holds."""
+    await session.execute(delete(LedgerRow).where(LedgerRow.job_id == job.id))
+    job.plan = None
+    job.num_batches_done = 0
+    job.num_scored_tokens_done = 0

@@ -1,0 +1,295 @@
+"""One process per local launch: `python -m app.launchers.supervisor DIR`. It outlives the server.
+
+It starts what `launch.json` in the run directory orders, keeps the log, ends everything when the
+file `stop` appears, and writes `exit.json` when no process of the launch is left. It is the
+parent that every orphan of the launch is handed to, and torchrun dies with it.
+
+Standard library only and a single thread: it starts in milliseconds, stays small for the whole
+life of a launch, and may fork.
+"""
+
+import ctypes
+import errno
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from app.launchers import processes, rundir
+from app.launchers.logfile import NUM_TAIL_LINES, CappedLog, find_root_cause
+
+TICK_S = 0.2
+"""How often the stop file is looked for."""
+LATEST_LOG_PERIOD_S = 1.0
+READ_BYTES = 65_536
+PUMP_BYTES = 4 * READ_BYTES
+PUMP_PAUSE_S = 0.01
+"""After output was read, so that many lines are one piece of work and a flood costs little."""
+DRAIN_BYTES = 2**21
+"""More than a pipe can hold: read at the end even if a stranger goes on writing."""
+KILL_DELAY_S = (0.005, 1.0)
+"""First and longest wait before those that did not die are killed again."""
+WRITE_EXIT_FOR_S = 60.0
+"""How long a full disk is waited for."""
+EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
+"""What shells report for a program that cannot be started."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Supervisor:
+    """Life of one launch, from its start to its exit record."""
+
+    def __init__(self, run_dir: Path, order: rundir.Order, wake_fd: int) -> None:
+        self._run_dir = run_dir
+        self._order = order
+        self._log = CappedLog(run_dir, order.log_max_bytes)
+        self._wake_fd = wake_fd
+        self._output_fd = -1
+        self._output_is_open = False
+        self._main_pid = 0
+        self._exit_status: int | None = None  # negative: the signal that ended it
+        self._kill_at: float | None = None
+        self._latest_log_at = 0.0
+        self._stop_signalled = False
+
+    def run(self) -> rundir.ExitRecord:
+        """Start the launch, unless it was stopped before, and see it to its end."""
+        if self._stop_is_asked():
+            return self._record(stopped=True)
+        self._output_fd, write_fd = os.pipe()
+        os.set_blocking(self._output_fd, False)
+        try:
+            self._main_pid = spawn(self._order.argv, self._order.env, write_fd)
+        except OSError as error:
+            not_found = isinstance(error, FileNotFoundError)
+            return self._record(
+                exit_code=EXIT_NOT_FOUND if not_found else EXIT_NOT_EXECUTABLE,
+                root_cause=f"cannot start {self._order.argv[0]}: {error.strerror}",
+            )
+        finally:
+            os.close(write_fd)
+        self._output_is_open = True
+        try:
+            self._watch()
+        finally:
+            self._kill_all()
+        self._pump(DRAIN_BYTES)
+        code = self._exit_status or 0
+        return self._record(
+            exit_code=self._exit_status if code >= 0 else None,
+            signal_number=-code if code < 0 else None,
+            stopped=self._kill_at is not None,
+        )
+
+    def listen(self) -> None:
+        """Take over the signals and leave the terminal and the files of the caller."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop_signal)
+        for number in (signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # wakes us up; inherited handlers end at exec
+        null_fd = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null_fd, 0)
+        os.dup2(null_fd, 1)
+        os.dup2(self._log.fd, 2)  # a defect of the supervisor shows in the log
+        os.close(null_fd)
+
+    def _on_stop_signal(self, *_: object) -> None:
+        self._stop_signalled = True
+
+    def _watch(self) -> None:
+        """Wait until the first process ended by itself or its grace is over."""
+        while self._exit_status is None:
+            now = time.monotonic()
+            if self._kill_at is None and self._stop_is_asked():
+                os.kill(self._main_pid, signal.SIGTERM)  # our child, not waited for: still its pid
+                self._kill_at = now + self._order.grace_s
+            if self._kill_at is not None and now >= self._kill_at:
+                return
+            self._wait(TICK_S)
+
+    def _kill_all(self) -> None:
+        """Kill what is left, again and again until nothing is."""
+        delay_s, longest_delay_s = KILL_DELAY_S
+        spared: set[processes.Process] = set()
+        while processes.kill_members(
+            self._order.launch_id, spared=spared, supervisor_pid=os.getpid()
+        ):
+            self._wait(delay_s)
+            delay_s = min(2 * delay_s, longest_delay_s)
+        self._reap()
+        for process in spared:
+            line = f"[process {process.pid} belongs to another user and could not be ended]\n"
+            self._log.write(line.encode())
+
+    def _stop_is_asked(self) -> bool:
+        return self._stop_signalled or rundir.stop_is_asked(self._run_dir)
+
+    def _wait(self, timeout_s: float) -> None:
+        """Sleep until there is output, a child ended, a signal came or the time is over."""
+        watched = [self._wake_fd, self._output_fd] if self._output_is_open else [self._wake_fd]
+        select.select(watched, [], [], timeout_s)
+        drain(self._wake_fd)
+        if self._pump(PUMP_BYTES):
+            select.select([self._wake_fd], [], [], PUMP_PAUSE_S)
+        self._reap()
+        if (now := time.monotonic()) >= self._latest_log_at:
+            self._log.write_latest()
+            self._latest_log_at = now + LATEST_LOG_PERIOD_S
+
+    def _pump(self, max_bytes: int) -> int:
+        """Move output into the log; returns the number of bytes."""
+        num_read = 0
+        while self._output_is_open and num_read < max_bytes:
+            try:
+                chunk = os.read(self._output_fd, READ_BYTES)
+            except BlockingIOError:
+                break
+            self._output_is_open = bool(chunk)
+            self._log.write(chunk)
+            num_read += len(chunk)
+        return num_read
+
+    def _reap(self) -> None:
+        """Take notice of children that ended, orphans handed to us included."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._main_pid:
+                self._exit_status = os.waitstatus_to_exitcode(status)
+
+    def _record(
+        self,
+        *,
+        exit_code: int | None = None,
+        signal_number: int | None = None,
+        stopped: bool = False,
+        root_cause: str | None = None,
+    ) -> rundir.ExitRecord:
+        lines = self._log.close()
+        return rundir.ExitRecord(
+            exit_code=exit_code,
+            signal=signal_number,
+            stopped=stopped,
+            ended_at=datetime.now(UTC),
+            root_cause=root_cause or find_root_cause(lines),
+            log_tail=lines[-NUM_TAIL_LINES:],
+        )
+
+
+def spawn(argv: Sequence[str], env: Mapping[str, str], output_fd: int) -> int:
+    """Start a program in a session of its own, which dies with this process; returns its pid.
+
+    Args:
+        argv: the program and its arguments.
+        env: its complete environment.
+        output_fd: takes its standard output and error.
+
+    Raises:
+        OSError: it cannot be executed.
+    """
+    parent_pid = os.getpid()
+    error_fd, child_error_fd = os.pipe()  # closed by exec: nothing comes when it succeeds
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            _die_with_parent(parent_pid)
+            os.dup2(output_fd, 1)
+            os.dup2(output_fd, 2)
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                signal.signal(number, signal.SIG_DFL)  # an ignored one stays ignored over exec
+            os.execvpe(argv[0], list(argv), env)  # noqa: S606 - no shell is wanted
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            number = (error.errno if isinstance(error, OSError) else None) or errno.EINVAL
+            os.write(child_error_fd, str(number).encode())
+        finally:
+            os._exit(EXIT_NOT_FOUND)
+    os.close(child_error_fd)
+    with open(error_fd, "rb") as pipe:  # noqa: PTH123 - a descriptor
+        error_number = pipe.read()
+    if error_number:
+        os.waitpid(pid, 0)
+        raise OSError(int(error_number), os.strerror(int(error_number)), argv[0])
+    return pid
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends; it may have ended just now."""
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != parent_pid:
+        os._exit(EXIT_NOT_FOUND)
+
+
+def drain(fd: int) -> None:
+    """Throw away what is in a non-blocking pipe."""
+    try:
+        while os.read(fd, READ_BYTES):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def store_exit(run_dir: Path, record: rundir.ExitRecord) -> None:
+    """Write the exit record; a full disk is waited for, but not for ever."""
+    deadline = time.monotonic() + WRITE_EXIT_FOR_S
+    while True:
+        try:
+            return rundir.write_exit(run_dir, record)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(TICK_S)
+
+
+def supervise(run_dir: Path, order: rundir.Order, ready_fd: int) -> None:
+    """Claim the run directory and, if nobody did before, see its launch to the end.
+
+    Args:
+        run_dir: the run directory.
+        order: what to start.
+        ready_fd: gets a byte, and is closed, when the directory has a supervisor.
+    """
+    wake_fd, signal_fd = os.pipe()
+    os.set_blocking(wake_fd, False)
+    os.set_blocking(signal_fd, False)
+    signal.set_wakeup_fd(signal_fd, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    supervisor = Supervisor(run_dir, order, wake_fd)
+    identity = processes.identify(os.getpid())
+    is_first = rundir.claim(run_dir, rundir.Claim(order.launch_id, identity))
+    if is_first:
+        supervisor.listen()
+    os.write(ready_fd, b"1")
+    os.close(ready_fd)
+    if is_first:
+        store_exit(run_dir, supervisor.run())
+
+
+def main() -> int:
+    """Leave the caller: fork, let the child supervise, return when the launch has a supervisor."""
+    run_dir = Path(sys.argv[1])
+    order = rundir.read_order(run_dir)
+    ready_fd, child_ready_fd = os.pipe()
+    if os.fork() == 0:
+        os.close(ready_fd)
+        supervise(run_dir, order, child_ready_fd)
+        return 0
+    os.close(child_ready_fd)
+    return 0 if os.read(ready_fd, 1) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The tables. Times are aware and UTC; constraints have fixed names for the migrations."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from evaluator.contract.states import FailureReason, JobState
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC time; SQLite has no time zones, so it is stored there without one."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse naive times; write UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            msg = f"naive time {value}"
+            raise ValueError(msg)
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Read UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+class Word(TypeDecorator[Any]):
+    """A member of a string enum, stored as its value."""
+
+    impl = String(40)
+    cache_ok = True
+
+    def __init__(self, enum: type[JobState] | type[FailureReason]) -> None:
+        """Take the enum whose members are stored."""
+        super().__init__()
+        self.enum = enum
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """Write the value."""
+        return None if value is None else self.enum(value).value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        """Read the member."""
+        return None if value is None else self.enum(value)
+
+
+class Base(DeclarativeBase):
+    """Root of the mapped classes."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's way to map annotations
+        datetime: UtcDateTime(),
+        int: BigInteger(),
+        str: Text(),
+        bytes: LargeBinary(),
+        dict[str, Any]: JSON(none_as_null=True),
+        list[int]: JSON(),
+        JobState: Word(JobState),
+        FailureReason: Word(FailureReason),
+    }
+
+
+class Job(Base):
+    """One evaluation asked for."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index("ix_jobs_queue", "state", "device", "priority", "id"),
+        Index("ix_jobs_created_at_id", "created_at", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    state: Mapped[JobState]
+    state_reason: Mapped[FailureReason | None]
+    message: Mapped[str | None]
+    version: Mapped[int]
+    """Grows with each change; the ETag, and the number of the change's event."""
+    request: Mapped[dict[str, Any]]
+    priority: Mapped[int]
+    device: Mapped[str] = mapped_column(String(8))
+    num_ranks: Mapped[int]
+    """Slots it takes."""
+    attempt: Mapped[int]
+    """Number of the current attempt, the fencing token; 0 before the first."""
+    attempts_left: Mapped[int]
+    time_limit_seconds: Mapped[int]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    deadline_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    plan: Mapped[dict[str, Any] | None]
+    stage: Mapped[str | None] = mapped_column(String(20))
+    num_batches_done: Mapped[int]
+    num_scored_tokens_done: Mapped[int]
+    result: Mapped[dict[str, Any] | None]
+    """A contract `Result` of the current attempt."""
+
+
+class JobLabel(Base):
+    """A word to find a job by."""
+
+    __tablename__ = "job_labels"
+    __table_args__ = (Index("ix_job_labels_key_value", "key", "value", "job_id"),)
+
+    job_id: Mapped[str] = mapped_column(
+        String(40), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True
+    )
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[str] = mapped_column(String(200))
+
+
+class Attempt(Base):
+    """One launch of a job."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (
+        UniqueConstraint("job_id", "number"),
+        Index("ix_attempts_ended_at", "ended_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    job_id: Mapped[str] = mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    launch_id: Mapped[str] = mapped_column(String(64))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    """First report of a rank."""
+    ended_at: Mapped[datetime | None]
+    """No process of it is left, and its outcome is written."""
+    stop_reason: Mapped[FailureReason | None]
+    """Why it was asked to stop."""
+    stop_requested_at: Mapped[datetime | None]
+    reason: Mapped[FailureReason | None]
+    message: Mapped[str | None]
+    failure: Mapped[dict[str, Any] | None]
+    """The contract `Failure` that names the cause best."""
+    exit_code: Mapped[int | None]
+    signal: Mapped[int | None]
+    gpus: Mapped[list[int]]
+    """Indices of the GPUs it holds; empty on CPU."""
+
+
+class Rank(Base):
+    """A process of an attempt, as it last reported."""
+
+    __tablename__ = "ranks"
+
+    attempt_id: Mapped[str] = mapped_column(
+        String(40), ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True
+    )
+    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    node_rank: Mapped[int]
+    local_rank: Mapped[int]
+    host: Mapped[str]
+    device: Mapped[str]
+    last_seq: Mapped[int]
+    """Number of the last report taken; older ones are repetitions."""
+    last_seen_at: Mapped[datetime]
+    stage: Mapped[str | None] = mapped_column(String(20))
+    timing: Mapped[dict[str, Any] | None]
+    """A contract `RankTiming`."""
+
+
+class LedgerRow(Base):
+    """A finished batch. Written once; a repetition must carry the same bytes."""
+
+    __tablename__ = "ledger"
+
+    job_id: Mapped[str] = mapped_column(
+        String(40), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True
+    )
+    batch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    attempt: Mapped[int]
+    rank: Mapped[int]
+    nll_nats: Mapped[bytes]
+    """Little-endian float64, one a window."""
+    num_scored: Mapped[bytes]
+    """Little-endian int64, one a window."""
+
+
+class Event(Base):
+    """Something that happened to a job; append-only, the source of the stream."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = mapped_column(
+        String(40), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    type: Mapped[str] = mapped_column(String(20))
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]

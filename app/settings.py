@@ -1,0 +1,145 @@
+"""The server's settings: one frozen class, one prefix (`ASSAY_`), read once and passed on.
+
+Nothing else in `app` reads the environment.
+"""
+
+import ipaddress
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
+_INHERITED_FOR_HUB = ("HF_HOME", "HF_ENDPOINT", "HF_TOKEN", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+
+Roots = Annotated[tuple[Path, ...], NoDecode]
+
+
+class Settings(BaseSettings):
+    """Every setting has a default that suits one machine and one person."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ASSAY_", frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8321
+    """Port to listen on."""
+    public_url: str | None = None
+    """Base URL under which runs reach this server; null takes `http://host:port`."""
+    allow_unauthenticated: bool = False
+    """Accept requests from beyond this machine although the server checks no token."""
+    state_dir: Path = Path(".assay")
+    """Folder for the database, run directories and caches."""
+    database_url: SecretStr | None = None
+    """`postgresql://...` or `sqlite:///...`; null takes SQLite inside `state_dir`."""
+    cache_dir: Path | None = None
+    """Folder for converted weights, shared by jobs; null takes `state_dir/cache`."""
+    model_roots: Roots = (Path("models"),)
+    """Folders that models may be read from, separated by `:`."""
+    data_roots: Roots = (Path("data"),)
+    """Folders that texts may be read from, separated by `:`."""
+    allow_hub: bool = False
+    """Let runs download models and data sets from the hub."""
+    inline_max_bytes: Annotated[int, Field(ge=1)] = 1_048_576
+    """Most UTF-8 bytes of inline documents in one request."""
+    body_max_bytes: Annotated[int, Field(ge=1024)] = 8_388_608
+    """Most bytes of a request body."""
+    worker: bool = True
+    """Run the dispatcher and the reconciler in this process."""
+    cpu_slots: Annotated[int, Field(ge=0)] = Field(default_factory=lambda: os.cpu_count() or 1)
+    """CPU ranks that may run at once."""
+    gpu_slots: Annotated[int, Field(ge=0)] = 0
+    """GPU ranks that may run at once, one GPU each."""
+    python: str = sys.executable
+    """The interpreter that runs the evaluator."""
+    stop_grace_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """Between asking a launch to stop and killing it."""
+    launch_timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """Most time until a launch's supervisor is there."""
+    start_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    """Most time until the first rank reports."""
+    stall_timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
+    """Most time without any report of a rank."""
+    log_max_bytes: Annotated[int, Field(ge=65_536)] = 5_000_000
+    """Most bytes kept of an attempt's log."""
+    heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0
+    """Between two heartbeats of an event stream."""
+    max_streams: Annotated[int, Field(ge=1)] = 256
+    """Event streams that may be open at once."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severity that is logged."""
+
+    @field_validator("model_roots", "data_roots", mode="before")
+    @classmethod
+    def _split_roots(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(Path(part) for part in value.split(os.pathsep) if part)
+        return value
+
+    @model_validator(mode="after")
+    def _refuse_open_door(self) -> Self:
+        if not _is_loopback(self.host) and not self.allow_unauthenticated:
+            msg = (
+                f"host {self.host} is reachable from other machines and the server checks no "
+                "token: listen on 127.0.0.1, or set ASSAY_ALLOW_UNAUTHENTICATED=true behind a "
+                "proxy that authenticates"
+            )
+            raise ValueError(msg)
+        return self
+
+    @property
+    def base_url(self) -> str:
+        """Where runs report to."""
+        if self.public_url is not None:
+            return self.public_url.rstrip("/")
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+        return f"http://{host}:{self.port}"
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The database URL with the driver that this project uses."""
+        if self.database_url is None:
+            return f"sqlite+aiosqlite:///{(self.state_dir / 'assay.db').absolute()}"
+        url = self.database_url.get_secret_value()
+        for plain, with_driver in (
+            ("postgresql://", "postgresql+psycopg://"),
+            ("postgres://", "postgresql+psycopg://"),
+            ("sqlite://", "sqlite+aiosqlite://"),
+        ):
+            if url.startswith(plain):
+                return with_driver + url.removeprefix(plain)
+        return url
+
+    @property
+    def runs_dir(self) -> Path:
+        """Parent of all run directories."""
+        return (self.state_dir / "runs").absolute()
+
+    @property
+    def weights_dir(self) -> Path:
+        """Folder for converted weights."""
+        return (self.cache_dir or self.state_dir / "cache").absolute()
+
+    def launch_environment(self) -> dict[str, str]:
+        """What a launch inherits of this process's environment; of the hub's only if it is on."""
+        names = _INHERITED + (_INHERITED_FOR_HUB if self.allow_hub else ())
+        return {name: os.environ[name] for name in names if name in os.environ}
+
+    def slots(self, device: str) -> int:
+        """Ranks that may run at once on `device` (`cpu` or `cuda`)."""
+        return self.gpu_slots if device == "cuda" else self.cpu_slots

@@ -1,0 +1,128 @@
+"""Takes queued jobs, highest priority first, as long as slots are free, and launches them.
+
+The job at the head of a device's queue is never overtaken: a large job waits, but it does not
+starve.
+"""
+
+import logging
+from datetime import timedelta
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import Database
+from app.errors import ApiError
+from app.ids import hash_token, new_id, new_token
+from app.jobs.repository import move, utcnow
+from app.jobs.transitions import JobEvent
+from app.launchers.base import Launcher, LaunchError, NotStarted
+from app.models import Attempt, Job
+from app.settings import Settings
+from app.workers.launching import Claimed, launch_ref, prepare
+from app.workers.settle import Settler
+from evaluator.contract.states import FailureReason, JobState
+
+_log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """One turn launches all that fits."""
+
+    def __init__(
+        self, database: Database, settings: Settings, launcher: Launcher, settler: Settler
+    ) -> None:
+        """Take what it works with."""
+        self._database = database
+        self._settings = settings
+        self._launcher = launcher
+        self._settler = settler
+
+    async def turn(self) -> None:
+        """Launch every job that fits now."""
+        for device in ("cpu", "cuda"):
+            while (claimed := await self._claim(device)) is not None:
+                await self._launch(claimed)
+
+    async def _claim(self, device: str) -> Claimed | None:
+        """Make the attempt of the next job, if it fits. The launch follows after the commit."""
+        async with self._database.write() as session:
+            job = await _head_of_queue(session, device)
+            if job is None:
+                return None
+            used_slots, used_gpus = await _in_use(session, device)
+            if used_slots + job.num_ranks > self._settings.slots(device):
+                return None
+            free_gpus = [gpu for gpu in range(self._settings.gpu_slots) if gpu not in used_gpus]
+            token = new_token()
+            attempt = _claim(job, token, free_gpus[: job.num_ranks] if device == "cuda" else [])
+            session.add(attempt)
+            move(session, job, JobEvent.CLAIM)
+        return Claimed(job, attempt, token)
+
+    async def _launch(self, claimed: Claimed) -> None:
+        try:
+            await self._launcher.start(await prepare(claimed, self._database, self._settings))
+        except ApiError as error:
+            await self._give_up(claimed, _reason_of(error), error.detail)
+        except (LaunchError, OSError) as error:
+            _log.exception("launch failed", extra={"attempt_id": claimed.attempt.id})
+            await self._give_up(claimed, FailureReason.LAUNCH_FAILED, f"launch failed: {error}")
+
+    async def _give_up(self, claimed: Claimed, reason: FailureReason, message: str) -> None:
+        """End an attempt that could not be launched; its run directory may not even exist."""
+        ref = launch_ref(self._settings, claimed.attempt)
+        if ref.run_dir.is_dir():  # a supervisor that comes up late must find the door closed
+            await self._launcher.request_stop(ref)
+        await self._settler.settle(
+            claimed.attempt.id, NotStarted(), default_reason=reason, default_message=message
+        )
+
+
+def _reason_of(error: ApiError) -> FailureReason:
+    try:
+        return FailureReason(error.code)
+    except ValueError:
+        return FailureReason.LAUNCH_FAILED
+
+
+async def _head_of_queue(session: AsyncSession, device: str) -> Job | None:
+    query = (
+        select(Job)
+        .where(Job.state == JobState.QUEUED, Job.device == device)
+        .order_by(Job.priority.desc(), Job.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    return (await session.scalars(query)).one_or_none()
+
+
+async def _in_use(session: AsyncSession, device: str) -> tuple[int, set[int]]:
+    """Return the slots and the GPUs of attempts whose processes may still be there."""
+    query = (
+        select(Job.num_ranks, Attempt.gpus)
+        .join(Attempt, Attempt.job_id == Job.id)
+        .where(Attempt.ended_at.is_(None), Job.device == device)
+    )
+    rows = (await session.execute(query)).all()
+    return sum(row[0] for row in rows), {gpu for row in rows for gpu in row[1]}
+
+
+def _claim(job: Job, token: str, gpus: list[int]) -> Attempt:
+    """Count the attempt and make its row; the first one starts the job's clock."""
+    now = utcnow()
+    job.attempt += 1
+    job.attempts_left -= 1
+    job.stage = None
+    job.state_reason, job.message = None, None
+    if job.started_at is None:
+        job.started_at = now
+        job.deadline_at = now + timedelta(seconds=job.time_limit_seconds)
+    return Attempt(
+        id=new_id("att"),
+        job_id=job.id,
+        number=job.attempt,
+        launch_id=new_id("lnc"),
+        token_hash=hash_token(token),
+        created_at=now,
+        gpus=gpus,
+    )

@@ -1,0 +1,47 @@
+"""The loops together."""
+
+from app.db import Database
+from app.jobs.ingest import Absorber
+from app.launchers.base import Launcher
+from app.settings import Settings
+from app.workers.dispatch import Dispatcher
+from app.workers.loop import Loop
+from app.workers.reconcile import Reconciler
+from app.workers.settle import Settler
+
+_INTERVAL_SECONDS = 0.5
+
+
+class Workers:
+    """Starts, wakes and stops the loops."""
+
+    def __init__(
+        self, database: Database, settings: Settings, launcher: Launcher, absorber: Absorber
+    ) -> None:
+        """Wire the loops."""
+        settler = Settler(database, settings, absorber)
+        dispatcher = Dispatcher(database, settings, launcher, settler)
+        reconciler = Reconciler(database, settings, launcher, settler)
+        self._loops = (
+            Loop("reconcile", _INTERVAL_SECONDS, reconciler.turn),
+            Loop("dispatch", _INTERVAL_SECONDS, dispatcher.turn),
+        )
+
+    async def start(self) -> None:
+        """Begin; launches that are running are adopted by the first turn."""
+        for loop in self._loops:
+            loop.start()
+
+    async def stop(self) -> None:
+        """End. Launches go on."""
+        for loop in self._loops:
+            await loop.stop()
+
+    def wake(self) -> None:
+        """Turn all loops soon."""
+        for loop in self._loops:
+            loop.wake()
+
+    def heartbeat_ages(self) -> dict[str, float]:
+        """Return seconds since each loop last turned well."""
+        return {loop.name: loop.age_s for loop in self._loops}

@@ -1,0 +1,139 @@
+"""From window sums to the figure and its error. Definitions: docs/metrics.md.
+
+Sums are exactly rounded (`math.fsum`), so they do not depend on who computed what in which order.
+There is one division at the end, and never an average of averages.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from evaluator.contract.reports import Perplexity
+
+NORMAL_97_5 = 1.959963984540054
+"""97.5 % quantile of the standard normal distribution."""
+
+
+class ScoredWindow(NamedTuple):
+    """What one window contributes."""
+
+    document: int
+    nll_nats: float
+    num_scored: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSize:
+    """Size of the scored documents."""
+
+    num_tokens: int
+    num_bytes: int
+    num_documents: int
+    excluded_documents: Mapping[str, int]
+
+
+class ClusterSum(NamedTuple):
+    """Sum over one cluster."""
+
+    nll_nats: float
+    num_scored: int
+
+
+def measure(windows: Sequence[ScoredWindow], size: TextSize) -> Perplexity:
+    """Perplexity of the scored windows.
+
+    Args:
+        windows: All windows, at least one scored token among them.
+        size: Of the documents that the windows belong to.
+
+    Returns:
+        The figure; what exceeds float64 is null, the mean is kept.
+    """
+    nll_sum_nats = math.fsum(window.nll_nats for window in windows)
+    num_scored = sum(window.num_scored for window in windows)
+    mean = nll_sum_nats / num_scored
+    unit, clusters = cluster_sums(windows)
+    error = clustered_standard_error(clusters)
+    value = exp_or_none(mean)
+    return Perplexity(
+        token_perplexity=value,
+        token_perplexity_standard_error=_scaled(value, error),
+        token_perplexity_interval_95=_interval_95(mean, error),
+        mean_nll_nats=mean,
+        mean_nll_standard_error=error,
+        standard_error_clusters=unit,
+        num_clusters=len(clusters),
+        bits_per_byte=nll_sum_nats / (math.log(2) * size.num_bytes),
+        nll_sum_nats=nll_sum_nats,
+        num_scored_tokens=num_scored,
+        num_tokens=size.num_tokens,
+        num_bytes=size.num_bytes,
+        num_documents=size.num_documents,
+        num_windows=len(windows),
+        excluded_documents=dict(size.excluded_documents),
+    )
+
+
+def cluster_sums(
+    windows: Sequence[ScoredWindow],
+) -> tuple[Literal["documents", "windows"], list[ClusterSum]]:
+    """Sums per document where there are at least two, else per window.
+
+    Tokens of one document depend on each other, so they must not be taken as independent.
+    """
+    by_document: dict[int, list[ScoredWindow]] = {}
+    for window in windows:
+        by_document.setdefault(window.document, []).append(window)
+    if len(by_document) < 2:
+        return "windows", [ClusterSum(window.nll_nats, window.num_scored) for window in windows]
+    return "documents", [
+        ClusterSum(
+            math.fsum(window.nll_nats for window in members),
+            sum(window.num_scored for window in members),
+        )
+        for _, members in sorted(by_document.items())
+    ]
+
+
+def clustered_standard_error(clusters: Iterable[ClusterSum]) -> float | None:
+    """Standard error of sum(nll) / sum(count) over clusters drawn at random.
+
+    Returns:
+        sqrt(C/(C-1) * sum((S_c - m * n_c)^2)) / N; None with fewer than two clusters.
+
+    Source: the ratio estimator of W. G. Cochran, Sampling Techniques, 3rd ed. 1977, section 6.4,
+    without the finite population correction.
+    """
+    clusters = list(clusters)
+    if len(clusters) < 2:
+        return None
+    num_scored = sum(cluster.num_scored for cluster in clusters)
+    mean = math.fsum(cluster.nll_nats for cluster in clusters) / num_scored
+    squares = math.fsum(
+        (cluster.nll_nats - mean * cluster.num_scored) ** 2 for cluster in clusters
+    )
+    return math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / num_scored
+
+
+def exp_or_none(exponent: float) -> float | None:
+    """e to the power of `exponent`; None where that exceeds float64."""
+    try:
+        return math.exp(exponent)
+    except OverflowError:
+        return None
+
+
+def _scaled(value: float | None, error: float | None) -> float | None:
+    if value is None or error is None:
+        return None
+    scaled = value * error
+    return scaled if math.isfinite(scaled) else None
+
+
+def _interval_95(mean: float, error: float | None) -> tuple[float, float] | None:
+    if error is None:
+        return None
+    low = exp_or_none(mean - NORMAL_97_5 * error)
+    high = exp_or_none(mean + NORMAL_97_5 * error)
+    return None if low is None or high is None else (low, high)

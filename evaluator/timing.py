@@ -1,0 +1,91 @@
+"""Where a rank's time goes. Must not import torch."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from evaluator.contract.reports import RankTiming
+from evaluator.plan import Batch
+from evaluator.ranks import RankInfo
+
+Activity = Literal["load", "tokenise", "warm_up", "compute", "wait", "communicate"]
+
+
+class RankClock:
+    """Adds up seconds per activity and what was done in them. Activities do not nest."""
+
+    def __init__(
+        self,
+        rank: RankInfo,
+        started: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rank = rank
+        self._started = started
+        self._monotonic = monotonic
+        self._seconds: dict[Activity, float] = {}
+        self._num_batches = 0
+        self._num_input_tokens = 0
+        self._num_scored_tokens = 0
+        self.peak_memory_bytes: Callable[[], int] = peak_resident_bytes
+        """How memory is read; a run on a GPU sets its own."""
+
+    @contextmanager
+    def measure(self, activity: Activity) -> Iterator[None]:
+        """Charge the time spent inside to `activity`."""
+        begin = self._monotonic()
+        try:
+            yield
+        finally:
+            elapsed = self._monotonic() - begin
+            self._seconds[activity] = self._seconds.get(activity, 0.0) + elapsed
+
+    def count(self, batch: Batch) -> None:
+        """Count a batch as done."""
+        self._num_batches += 1
+        self._num_input_tokens += batch.num_input_tokens
+        self._num_scored_tokens += sum(batch.num_scored)
+
+    def snapshot(self) -> RankTiming:
+        """Everything so far."""
+        seconds = self._seconds.get
+        return RankTiming(
+            rank=self._rank.rank,
+            local_rank=self._rank.local_rank,
+            node_rank=self._rank.node_rank,
+            load_s=seconds("load", 0.0),
+            tokenise_s=seconds("tokenise", 0.0),
+            warm_up_s=seconds("warm_up", 0.0),
+            compute_s=seconds("compute", 0.0),
+            wait_s=seconds("wait", 0.0),
+            communicate_s=seconds("communicate", 0.0),
+            wall_s=self.wall_s,
+            num_batches=self._num_batches,
+            num_input_tokens=self._num_input_tokens,
+            num_scored_tokens=self._num_scored_tokens,
+            peak_memory_bytes=self.peak_memory_bytes(),
+        )
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the process started."""
+        return self._monotonic() - self._started
+
+
+def peak_resident_bytes() -> int:
+    """Peak resident memory of this process.
+
+    On Linux the program's own high-water mark: `ru_maxrss` starts at what the parent had when it
+    forked, which under torchrun is more than a small run ever needs.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
