@@ -118,13 +118,13 @@ revision: setup ## Draft a migration from the models (NAME=verb_noun)
 # needs from Python is named by the group torch-dependencies.
 COMPILE = printf "torch ; sys_platform == 'never'\n" | $(BIN)/uv pip compile --quiet --universal \
   --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
-  --no-emit-package torch --override /dev/stdin $(if $(UPGRADE),--upgrade)
+  --no-emit-package torch --override /dev/stdin $(if $(UPGRADE),--upgrade) pyproject.toml
 
 lock: $(LOCK_STAMP) ## Write the lock files anew (UPGRADE=1 takes newer versions)
-	$(COMPILE) pyproject.toml --extra server --extra evaluator --group dev \
-	  --group torch-dependencies -o requirements.lock
-	$(COMPILE) pyproject.toml --extra server -c requirements.lock -o docker/server.lock
-	$(COMPILE) pyproject.toml --extra server --extra evaluator --group torch-dependencies \
+	$(COMPILE) --group build --group dev --group torch-dependencies \
+	  --extra server --extra evaluator -o requirements.lock
+	$(COMPILE) --group build --extra server -c requirements.lock -o docker/server.lock
+	$(COMPILE) --group build --group torch-dependencies --extra server --extra evaluator \
 	  -c requirements.lock -o docker/full.lock
 
 clean: ## Remove .venv and all caches; jobs and results in .assay stay

@@ -5,12 +5,16 @@
     |   +-- PathNotAllowed, ModelNotFound, DataNotFound, WeightsUnsafe, ModelIncomplete,
     |       InlineTooLarge, TooManyRanks, NodesUnsupported, HubDisabled
     +-- InvalidCursor 400
-    +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404
+    +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, RouteNotFound 404
+    +-- MethodNotAllowed 405
     +-- TransitionNotAllowed 409, AttemptNotCurrent 409, ContractMismatch 409
     +-- PreconditionFailed 412
     +-- TokenInvalid 401
     +-- BodyTooLarge 413
+    +-- UnsupportedMediaType 415
     +-- TooManyStreams 429
+    +-- InternalError 500
+    +-- DatabaseUnavailable 503, NotReady 503
 
 The docstring of a class is the title of its problem; the message of an instance is its detail.
 """
@@ -181,3 +185,45 @@ class TooManyStreams(ApiError):
 
     code = "too_many_streams"
     status = 429
+
+
+class RouteNotFound(ApiError):
+    """There is nothing at this path"""
+
+    code = "route_not_found"
+    status = 404
+
+
+class MethodNotAllowed(ApiError):
+    """This path does not take this method"""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class UnsupportedMediaType(ApiError):
+    """The request body is not declared as JSON"""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class InternalError(ApiError):
+    """The server has a defect"""
+
+    code = "internal"
+    status = 500
+
+
+class DatabaseUnavailable(ApiError):
+    """The database does not answer"""
+
+    code = "database_unavailable"
+    status = 503
+
+
+class NotReady(ApiError):
+    """The server can't do its work"""
+
+    code = "not_ready"
+    status = 503

@@ -17,6 +17,8 @@ class Ledger:
         self._plan = plan
         self._entries: dict[int, LedgerEntry] = {}
         self._unreported: list[LedgerEntry] = []
+        self.added: list[LedgerEntry] = []
+        """What this rank has scored."""
 
     def take_over(self, entries: Iterable[LedgerEntry]) -> None:
         """Add entries that are reported already.
@@ -35,6 +37,7 @@ class Ledger:
     def add(self, entry: LedgerEntry) -> None:
         """Add a batch that this rank has just scored."""
         self.take_over([entry])
+        self.added.append(entry)
         self._unreported.append(entry)
 
     def take_unreported(self) -> tuple[LedgerEntry, ...]:

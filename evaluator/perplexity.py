@@ -110,9 +110,7 @@ def clustered_standard_error(clusters: Iterable[ClusterSum]) -> float | None:
         return None
     num_scored = sum(cluster.num_scored for cluster in clusters)
     mean = math.fsum(cluster.nll_nats for cluster in clusters) / num_scored
-    squares = math.fsum(
-        (cluster.nll_nats - mean * cluster.num_scored) ** 2 for cluster in clusters
-    )
+    squares = math.fsum((cluster.nll_nats - mean * cluster.num_scored) ** 2 for cluster in clusters)
     return math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / num_scored
 
 

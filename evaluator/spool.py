@@ -19,11 +19,14 @@ class Spool:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+b", buffering=0)
-        self._drop_torn_line()
+        whole = _scan(path)
+        # Unbuffered: a line is out of this process as soon as it is written.
+        self._file = path.open("ab", buffering=0)
+        self._file.truncate(whole.num_bytes)
         self.path = path
-        self.last_seq = self._find_last_seq()
-        self.begin_offset = self._file.seek(0, os.SEEK_END)
+        self.last_seq = whole.last_seq
+        """Number of the last report of an earlier process, 0 where there was none."""
+        self.begin_offset = whole.num_bytes
         """Where this process starts to append."""
 
     def __enter__(self) -> Self:
@@ -62,18 +65,20 @@ class Spool:
         """Close the file for appending; it can be read on."""
         self._file.close()
 
-    def _drop_torn_line(self) -> None:
-        """Cut off what a process killed while it wrote has left."""
-        self._file.seek(0)
-        content_size = 0
-        for line in self._file:
-            if line.endswith(b"\n"):
-                content_size += len(line)
-        self._file.truncate(content_size)
 
-    def _find_last_seq(self) -> int:
-        self._file.seek(0)
-        last = b""
-        for line in self._file:
-            last = line
-        return int(json.loads(last)["seq"]) if last else 0
+class _Whole(NamedTuple):
+    """What of a spool is whole: all but a line that a killed process has left half written."""
+
+    num_bytes: int
+    last_seq: int
+
+
+def _scan(path: Path) -> _Whole:
+    num_bytes, last = 0, b""
+    if path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    num_bytes += len(line)
+                    last = line
+    return _Whole(num_bytes, int(json.loads(last)["seq"]) if last else 0)

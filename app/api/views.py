@@ -18,16 +18,12 @@ from app.api.schemas import (
     ResultSummary,
     ResultView,
 )
+from app.jobs.progress import progress
 from app.jobs.request import JobRequest
 from app.jobs.service import JobRecord
 from app.models import Attempt, Job, Rank
-from evaluator.contract.reports import NodeTiming, PlanFacts, RankTiming, Result
+from evaluator.contract.reports import NodeTiming, RankTiming, Result
 from evaluator.contract.states import JobState
-
-ALMOST_DONE = 0.999
-"""Highest fraction of a job that has not succeeded: the result may still turn out invalid."""
-
-_WORKING = (JobState.STARTING, JobState.RUNNING, JobState.FINISHING)
 
 
 def job_path(job_id: str) -> str:
@@ -83,7 +79,7 @@ def _view_base(record: JobRecord) -> dict[str, Any]:
         "started_at": job.started_at,
         "deadline_at": job.deadline_at,
         "ended_at": job.ended_at,
-        "progress": view_progress(job, record.ranks),
+        "progress": ProgressView(**progress(job, record.ranks)),
         "links": Links(
             self=path,
             cancel=f"{path}/cancel",
@@ -93,41 +89,6 @@ def _view_base(record: JobRecord) -> dict[str, Any]:
             result=f"{path}/result",
         ),
     }
-
-
-def view_progress(job: Job, ranks: Iterable[Rank]) -> ProgressView:
-    """Return how far a job is, given the ranks of its current attempt."""
-    plan = None if job.plan is None else PlanFacts.model_validate(job.plan)
-    speed = sum_speeds(_timing(rank) for rank in ranks)
-    done = job.num_scored_tokens_done
-    return ProgressView(
-        stage=job.stage,
-        fraction=None if plan is None else _fraction(job, plan),
-        num_batches_done=job.num_batches_done,
-        num_batches=None if plan is None else plan.num_batches,
-        num_scored_tokens_done=done,
-        num_scored_tokens=None if plan is None else plan.num_scored_tokens,
-        tokens_per_second=speed,
-        eta_seconds=max(0, plan.num_scored_tokens - done) / speed
-        if plan is not None and speed and job.state in _WORKING
-        else None,
-    )
-
-
-def _fraction(job: Job, plan: PlanFacts) -> float:
-    if job.state is JobState.SUCCEEDED:
-        return 1.0
-    return min(job.num_scored_tokens_done / max(1, plan.num_scored_tokens), ALMOST_DONE)
-
-
-def sum_speeds(timings: Iterable[RankTiming]) -> float | None:
-    """Return scored tokens per second over all ranks; null where none has worked yet."""
-    speeds = [
-        timing.num_scored_tokens / busy_s
-        for timing in timings
-        if (busy_s := timing.compute_s + timing.wait_s + timing.communicate_s) > 0
-    ]
-    return sum(speeds) if speeds else None
 
 
 def _view_attempt(attempt: Attempt) -> AttemptView:

@@ -16,7 +16,7 @@ from app.cli.sse import Event, EventParser
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 # Longer than several heartbeats of the stream (15 s by default).
 _STREAM_TIMEOUT = httpx.Timeout(90.0, connect=5.0)
-_FIRST_DELAY_S, _MOST_DELAY_S = 0.25, 3.0
+_MOST_DELAY_S = 3.0
 _TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
 
 
@@ -56,30 +56,61 @@ class Document:
     data: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class LogPart:
+    """Part of a log."""
+
+    text: str
+    next_offset: int
+    """Byte to go on at."""
+
+
+@dataclass
+class _Position:
+    """Where a stream is taken up again."""
+
+    last_id: str | None = None
+    lost_at_s: float | None = None
+    """When the connection was first seen to be gone, on the monotonic clock; null while it is
+    there."""
+    is_end: bool = False
+    """The server said that nothing follows."""
+
+    def seconds_lost(self) -> float:
+        """Return for how long there has been no connection."""
+        if self.lost_at_s is None:
+            self.lost_at_s = time.monotonic()
+        return time.monotonic() - self.lost_at_s
+
+
 Params = Sequence[tuple[str, str]]
 
 
 class Client:
     """A connection to one server. Use it in a `with` statement."""
 
-    def __init__(self, server: str) -> None:
-        """Take the base URL.
+    def __init__(self, server: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        """Take the base URL, and what carries requests where that isn't the network.
 
         Raises:
             ClientError: it is no HTTP address.
         """
         self.server = server.rstrip("/")
-        if not self.server.startswith(("http://", "https://")):
-            msg = f"{server!r} is no server address: write it like http://127.0.0.1:8321"
-            raise ClientError("bad_address", msg)
         try:
+            parts = urlsplit(self.server)
+            is_address = parts.scheme in {"http", "https"} and bool(parts.hostname)
             # A proxy of the environment can't reach this machine's loopback.
             self._http = httpx.Client(
-                base_url=self.server, timeout=_TIMEOUT, trust_env=not is_loopback(self.server)
+                base_url=self.server,
+                timeout=_TIMEOUT,
+                trust_env=not is_loopback(self.server),
+                transport=transport,
             )
-        except (httpx.InvalidURL, ValueError) as error:
-            msg = f"{server!r} is no server address ({error})"
-            raise ClientError("bad_address", msg) from error
+        except (httpx.InvalidURL, ValueError):
+            is_address = False
+        if not is_address:
+            msg = f"{server!r} is no server address: write it like http://127.0.0.1:8321"
+            raise ClientError("bad_address", msg)
 
     def __enter__(self) -> Self:
         return self
@@ -114,11 +145,19 @@ class Client:
         """Ask for another attempt at a job and return the job."""
         return self._document("POST", _path(job_id, "retry"))
 
+    def log(self, job_id: str, *, attempt: int, offset: int) -> LogPart:
+        """Return the log of an attempt from byte `offset` on, or the first part of that."""
+        params = [("attempt", str(attempt)), ("offset", str(offset))]
+        with self._answer("GET", _path(job_id, "logs"), params=params) as response:
+            text = response.read().decode(errors="replace")
+            return LogPart(text, int(response.headers["Next-Offset"]))
+
     def follow(
         self,
         job_id: str,
         *,
         patience_s: float = 300.0,
+        first_delay_s: float = 0.25,
         on_away: Callable[[str], None] | None = None,
     ) -> Iterator[Event]:
         """Yield the events of a job until it has ended.
@@ -128,51 +167,52 @@ class Client:
 
         Args:
             job_id: the job.
-            patience_s: most seconds without a connection or an event before giving up.
+            patience_s: most seconds of lost connections without an event before giving up.
+            first_delay_s: before the first new try; it doubles with each.
             on_away: told why, each time the stream is lost.
 
         Raises:
             ClientError: the server refuses, or is away for longer than `patience_s`.
         """
-        last_id: str | None = None
-        delay_s, deadline = _FIRST_DELAY_S, time.monotonic() + patience_s
+        position = _Position()
+        delay_s = first_delay_s
         while True:
             try:
-                for event in self._events(job_id, last_id):
-                    delay_s, deadline = _FIRST_DELAY_S, time.monotonic() + patience_s
-                    last_id = event.id or last_id
+                for event in self._events(job_id, position):
+                    delay_s = first_delay_s
                     yield event
-                    if self._is_last(job_id, event):
-                        return
-                away = ClientError("unreachable", "the stream was closed early", transient=True)
+                if position.is_end:
+                    return
+                away = ClientError("unreachable", "the server ended the stream", transient=True)
             except ClientError as error:
-                if not error.transient:
-                    raise
                 away = error
-            if time.monotonic() > deadline:
+            if not away.transient or position.seconds_lost() > patience_s:
                 raise away
             if on_away is not None:
                 on_away(away.detail)
             time.sleep(max(delay_s, min(away.retry_after_s, patience_s)))
             delay_s = min(2 * delay_s, _MOST_DELAY_S)
 
-    def _is_last(self, job_id: str, event: Event) -> bool:
-        """Return whether nothing follows. A job that was retried has terminal states before."""
-        if event.type == "end":
-            return True
-        return event.data.get("is_terminal") is True and self.job(job_id).data["is_terminal"]
-
-    def _events(self, job_id: str, last_id: str | None) -> Iterator[Event]:
+    def _events(self, job_id: str, position: _Position) -> Iterator[Event]:
+        """Yield events from `position` on, and move it, until the stream ends."""
         headers = {"Accept": "text/event-stream"}
-        if last_id is not None:
-            headers["Last-Event-ID"] = last_id
+        if position.last_id is not None:
+            headers["Last-Event-ID"] = position.last_id
         parser = EventParser()
         with self._answer(
             "GET", _path(job_id, "events"), headers=headers, timeout=_STREAM_TIMEOUT
         ) as response:
+            position.is_end = response.status_code == httpx.codes.NO_CONTENT
             for chunk in response.iter_bytes():
+                position.lost_at_s = None  # heartbeats count too
                 try:
-                    yield from parser.feed(chunk)
+                    for event in parser.feed(chunk):
+                        position.last_id = event.id or position.last_id
+                        # A terminal state alone is no end: a job that was retried has had one.
+                        position.is_end = event.type == "end"
+                        yield event
+                        if position.is_end:
+                            return
                 except ValueError as error:
                     msg = f"{self.server} sent an event that can't be read: {error}"
                     raise ClientError("bad_answer", msg) from error
@@ -236,7 +276,7 @@ class Client:
         except ValueError:
             problem = None
         if not isinstance(problem, dict) or "title" not in problem:
-            problem = {"detail": f"{self.server} answered with HTTP {status}"}
+            problem = {"title": f"{self.server} answered with HTTP {status}"}
         wait = response.headers.get("Retry-After", "")
         return ClientError(
             str(problem.get("code", f"http_{status}")),
@@ -261,11 +301,12 @@ def _path(job_id: str, *more: str) -> str:
 
 
 def _sentence(problem: Mapping[str, Any]) -> str:
-    """Return detail and places of an RFC 9457 problem in one line."""
-    detail = str(problem.get("detail") or problem.get("title"))
+    """Return what an RFC 9457 problem says, in one line: its detail, or all places if several."""
     places = [
-        f"{place.get('pointer') or 'the request'}: {place.get('detail')}"
+        f"{place.get('pointer') or place.get('in')}: {place.get('detail')}"
         for place in problem.get("errors") or ()
-        if isinstance(place, dict) and place.get("detail") != detail
+        if isinstance(place, dict)
     ]
-    return "; ".join((detail, *places))
+    if len(places) > 1:
+        return "; ".join(places)
+    return str(problem.get("detail") or problem["title"])

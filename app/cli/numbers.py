@@ -60,7 +60,7 @@ def size(num_bytes: int | None) -> str:
     if num_bytes is None:
         return DASH
     value, unit = float(num_bytes), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):  # noqa: B007 - used after the loop
+    for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 999.5 or unit == "TB":
             break
         value /= 1000

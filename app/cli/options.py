@@ -1,6 +1,7 @@
 """Options that several commands share, exit codes, and where output goes."""
 
 import sys
+from collections.abc import Iterable
 from typing import Annotated, NoReturn
 
 import typer
@@ -55,3 +56,14 @@ def write_json(text: str) -> None:
 def refuse(message: str, *, option: str | None = None) -> NoReturn:
     """End with exit code 2 and `message`."""
     raise typer.BadParameter(message, param_hint=option)
+
+
+def parse_labels(written: Iterable[str]) -> dict[str, str]:
+    """Return labels of `KEY=VALUE` words, or end with exit code 2."""
+    labels = {}
+    for word in written:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            refuse(f"{word!r} is no label: write KEY=VALUE", option="--label")
+        labels[key] = value
+    return labels

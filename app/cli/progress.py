@@ -15,6 +15,8 @@ from app.cli.options import is_live
 from app.cli.render import describe_progress, speed_and_time_left
 from app.cli.sse import Event
 
+_STATES = frozenset({"state", "reset"})
+"""Events that tell the state; `reset` after the server did not know where the stream was."""
 _LINE_EVERY_S = 10.0
 _LINE_EVERY_FRACTION = 0.1
 
@@ -65,7 +67,7 @@ class LinesView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._shown: tuple[str, str] = ("", "")
+        self._stage = ""
         self._fraction = 0.0
         self._at_s = 0.0
         self._is_away = False
@@ -81,7 +83,7 @@ class LinesView:
         if self._is_away:
             self._write("connected again")
             self._is_away = False
-        if event.type == "state":
+        if event.type in _STATES:
             self._write(describe_state(event.data))
         elif event.type == "progress":
             self._progress(event.data)
@@ -95,10 +97,10 @@ class LinesView:
     def _progress(self, progress: dict[str, Any]) -> None:
         stage, fraction = str(progress["stage"]), progress["fraction"] or 0.0
         stale = time.monotonic() - self._at_s > _LINE_EVERY_S
-        if self._shown == ("progress", stage) and not stale:
-            if fraction - self._fraction < _LINE_EVERY_FRACTION:
-                return
-        self._shown, self._fraction = ("progress", stage), fraction
+        moved = fraction - self._fraction >= _LINE_EVERY_FRACTION
+        if stage == self._stage and not stale and not moved:
+            return
+        self._stage, self._fraction = stage, fraction
         self._at_s = time.monotonic()
         self._write(describe_progress(progress))
 
@@ -129,7 +131,7 @@ class BarView:
 
     def show(self, event: Event) -> None:
         """Move the bar; write a line above it where the state needs words."""
-        if event.type == "state":
+        if event.type in _STATES:
             self._state(event.data)
         elif event.type == "progress":
             self._move(event.data)

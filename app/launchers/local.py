@@ -80,10 +80,10 @@ def _spawn_supervisor(ref: LaunchRef, env: dict[str, str]) -> None:
     """Start the supervisor and wait until it has the run directory in its hands."""
     # -S: no site-packages, which it does not use; -P: the run directory holds no code. What
     # starts the interpreter of the launch (library paths) starts this one.
-    command = [sys.executable, "-S", "-P", "-m", "app.launchers.supervisor", str(ref.run_dir)]
+    command = [sys.executable, "-S", "-P", "-X", "utf8", "-m", "app.launchers.supervisor"]
     try:
         done = subprocess.run(
-            command,
+            [*command, str(ref.run_dir)],
             env={**env, "PYTHONPATH": str(_CODE_ROOT)},
             cwd=ref.run_dir,
             stdin=subprocess.DEVNULL,

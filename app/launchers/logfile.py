@@ -24,7 +24,7 @@ LAST_LINES_BYTES = 128 * 1024
 NUM_TAIL_LINES = 50
 LINE_MAX_CHARS = 2000
 
-_ANSI_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ANSI_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^-~])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _ROOT_CAUSE = "Root Cause (first observed failure)"
 
@@ -49,7 +49,7 @@ class CappedLog:
         self._seen_bytes += len(chunk)
         self._tail += chunk
         if len(self._tail) > 2 * TAIL_BYTES:  # twice, so that it is moved rarely
-            del self._tail[:-TAIL_BYTES]
+            del self._tail[: -(TAIL_BYTES + MARKER_BYTES)]
         if self._head_is_open:
             room = self._head_bytes - self._written_bytes
             self._written_bytes += self._append(chunk[:room])
@@ -70,8 +70,9 @@ class CappedLog:
         """Write what is still owed and return the last lines."""
         missing_bytes = self._seen_bytes - self._written_bytes
         if missing_bytes:
-            rest = bytes(self._tail[-min(missing_bytes, self._tail_bytes) :])
-            if missing_bytes > len(rest):
+            rest = bytes(self._tail[-missing_bytes:])
+            if missing_bytes > self._tail_bytes + MARKER_BYTES:
+                rest = rest[-self._tail_bytes :]
                 rest = rest[rest.find(b"\n", 0, LINE_MAX_CHARS) + 1 :]  # begin with a whole line
                 dropped = f"\n[{missing_bytes - len(rest)} bytes of the log are left out here]\n"
                 rest = dropped.encode() + rest

@@ -170,7 +170,7 @@ def _read_object(path: Path) -> dict[str, Any] | None:
 
 
 def _write_new(path: Path, value: dict[str, Any]) -> bool:
-    """Create a file with its whole content; False when there is one. One of several writers wins."""
+    """Create a file with its whole content; False when there is one. One writer wins."""
     temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         _write_synced(temporary, value)

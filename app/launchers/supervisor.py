@@ -70,7 +70,7 @@ class Supervisor:
             not_found = isinstance(error, FileNotFoundError)
             return self._record(
                 exit_code=EXIT_NOT_FOUND if not_found else EXIT_NOT_EXECUTABLE,
-                root_cause=f"cannot start {self._order.argv[0]}: {error.strerror}",
+                root_cause=f"cannot start {self._order.argv[0]!r}: {error.strerror}",
             )
         finally:
             os.close(write_fd)
@@ -206,8 +206,8 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], output_fd: int) -> int:
             _die_with_parent(parent_pid)
             os.dup2(output_fd, 1)
             os.dup2(output_fd, 2)
-            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-                signal.signal(number, signal.SIG_DFL)  # an ignored one stays ignored over exec
+            for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                signal.signal(each, signal.SIG_DFL)  # an ignored one stays ignored over exec
             os.execvpe(argv[0], list(argv), env)  # noqa: S606 - no shell is wanted
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             number = (error.errno if isinstance(error, OSError) else None) or errno.EINVAL

@@ -157,6 +157,8 @@ class LaunchSpec(Contract):
     """JSON lines of `LedgerEntry` that earlier attempts scored; they are not scored again."""
     finished_plan: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     """Digest of the plan that the finished entries belong to."""
+    finished_model: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    """Digest of the model that scored the finished entries."""
     report_url: PathText | None = None
     """Where to post reports; null keeps them in the run directory only."""
     token_path: PathText | None = None

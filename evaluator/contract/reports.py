@@ -102,6 +102,8 @@ class PlanReady(ReportBase):
 
     type: Literal["plan"] = "plan"
     plan: PlanFacts
+    model_digest: Digest | None = None
+    """Of the weights; a later attempt gets it back as `finished_model`."""
 
 
 class Progress(ReportBase):

@@ -1,0 +1,184 @@
+"""What routes need, as `Annotated` dependencies: services, ids, query and header values."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Path, Query, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from app.api.streams import Streams
+from app.db import Database
+from app.errors import JobNotFound, UnsupportedMediaType
+from app.jobs.hub import Hub
+from app.jobs.ingest import ReportWriter
+from app.jobs.service import JobService
+from app.settings import Settings
+from app.workers import Workers
+
+WAIT_MAX_SECONDS = 60
+BIGINT_MAX = 2**63 - 1
+
+_JOB_ID = re.compile(r"job_[0-9a-z]{1,36}")
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+_ETAG = re.compile(r'(?:W/)?"[^"]*"')
+_OUR_ETAG = re.compile(r'"v(\d{1,18})"')
+_WAIT = re.compile(r"(?:^|,)\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(?=$|[,;])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a running server that routes talk to; `app.main` makes them."""
+
+    settings: Settings
+    database: Database
+    hub: Hub
+    jobs: JobService
+    writer: ReportWriter
+    workers: Workers | None
+    """Null where another process runs the loops."""
+    streams: Streams
+
+
+def get_parts(request: Request) -> Parts:
+    """Return the parts of this server."""
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+PartsDep = Annotated[Parts, Depends(get_parts)]
+
+
+def _job_id(
+    job_id: Annotated[
+        str, Path(description="Id of a job.", examples=["job_01jb6v8cw3f4m5n6p7q8r9s0t1"])
+    ],
+) -> str:
+    """Refuse what can't be an id before it gets to the database."""
+    if not _JOB_ID.fullmatch(job_id):
+        msg = (
+            f"{job_id[:60]!r} is not the id of a job: ids look like job_01jb6v8cw3f4m5n6p7q8r9s0t1"
+        )
+        raise JobNotFound(msg)
+    return job_id
+
+
+JobId = Annotated[str, Depends(_job_id)]
+
+
+class NoQuery(BaseModel):
+    """A query without parameters; unknown ones are refused."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+NoQueryDep = Annotated[NoQuery, Query()]
+
+
+def _parse_time(value: Any) -> datetime:
+    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
+        code, msg = "time_format", "a time like 2026-03-01T12:00:00Z; write + as %2B in a query"
+        raise PydanticCustomError(code, msg)
+    try:
+        return datetime.fromisoformat(value.upper()).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        code, msg = "time_range", "there is no such time, or it is too far away"
+        raise PydanticCustomError(code, msg) from error
+
+
+QueryTime = Annotated[
+    datetime,
+    BeforeValidator(_parse_time),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""RFC 3339 with a time zone."""
+
+
+def _require_json(request: Request) -> None:
+    """Refuse a body that is not declared as JSON."""
+    written = request.headers.get("content-type", "")
+    kind = written.partition(";")[0].strip().lower()
+    is_json = kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
+    if not is_json:
+        msg = f"send Content-Type: application/json, not {written[:80]!r}"
+        raise UnsupportedMediaType(msg)
+
+
+JsonBody = Depends(_require_json)
+
+
+def _wait_seconds(
+    prefer: Annotated[
+        list[str] | None,
+        Header(
+            description=f"`wait=20`: answer when the job has ended, or after 20 seconds (at most "
+            f"{WAIT_MAX_SECONDS}). Anything else is ignored (RFC 7240).",
+            examples=["wait=20"],
+        ),
+    ] = None,
+) -> int | None:
+    """Return the wait that the client prefers, capped."""
+    found = _WAIT.search(",".join(prefer or ()))
+    return None if found is None else min(int(found[1]), WAIT_MAX_SECONDS)
+
+
+WaitSeconds = Annotated[int | None, Depends(_wait_seconds)]
+
+
+def parse_etags(written: Iterable[str]) -> list[str]:
+    """Return the entity tags of `If-Match` or `If-None-Match`; `*` stands for any."""
+    text = ",".join(written).strip()
+    return ["*"] if text == "*" else _ETAG.findall(text)
+
+
+def _known_etags(
+    if_none_match: Annotated[
+        list[str] | None,
+        Header(
+            description="Entity tags you have; when one is current the answer is 304, without a "
+            "body.",
+            examples=['"v17"'],
+        ),
+    ] = None,
+) -> list[str]:
+    return [tag.removeprefix("W/") for tag in parse_etags(if_none_match or ())]
+
+
+KnownEtags = Annotated[list[str], Depends(_known_etags)]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The versions that a job may have for a change to be made."""
+
+    versions: frozenset[int]
+
+
+def _condition(
+    if_match: Annotated[
+        list[str] | None,
+        Header(
+            description="Entity tag of the job as you read it; if the job has changed since, "
+            "nothing is done and the answer is 412.",
+            examples=['"v17"'],
+        ),
+    ] = None,
+) -> Condition | None:
+    """Return null where any version will do. Weak tags match nothing (RFC 9110, 13.1.1)."""
+    if if_match is None:
+        return None
+    tags = parse_etags(if_match)
+    if tags == ["*"]:
+        return None
+    ours = (_OUR_ETAG.fullmatch(tag) for tag in tags)
+    return Condition(frozenset(int(found[1]) for found in ours if found))
+
+
+IfMatch = Annotated[Condition | None, Depends(_condition)]

@@ -1,0 +1,102 @@
+"""The route that runs report to. Internal: only the evaluator calls it."""
+
+import json
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import ValidationError
+
+from app.api.deps import JsonBody, NoQueryDep, PartsDep
+from app.api.openapi import answers
+from app.errors import (
+    AttemptNotCurrent,
+    BodyTooLarge,
+    ContractMismatch,
+    TokenInvalid,
+    UnsupportedMediaType,
+)
+from evaluator.contract import CONTRACT_VERSION
+from evaluator.contract.reports import ReportBatch
+
+router = APIRouter(prefix="/v1/attempts", tags=["internal"])
+
+_ATTEMPT_ID = re.compile(r"[a-z]{1,8}_[0-9a-z]{1,36}")
+_bearer = HTTPBearer(
+    auto_error=False, scheme_name="attemptToken", description="The token of the attempt."
+)
+
+
+def _token(
+    attempt_id: Annotated[str, Path(description="Id of an attempt.")],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> str:
+    if credentials is None or not credentials.credentials or not _ATTEMPT_ID.fullmatch(attempt_id):
+        msg = "send `Authorization: Bearer` with the token of this attempt"
+        raise TokenInvalid(msg)
+    return credentials.credentials
+
+
+def parse_batch(body: bytes) -> ReportBatch:
+    """Return the reports of a body.
+
+    Raises:
+        ContractMismatch: another version; checked first, since its reports can't be understood.
+        RequestValidationError: this version, but malformed.
+    """
+    try:
+        return ReportBatch.model_validate_json(body)
+    except ValidationError as error:
+        _check_version(body)
+        places = error.errors(include_url=False, include_context=False, include_input=False)
+        located: list[dict[str, Any]] = [{**p, "loc": ("body", *p["loc"])} for p in places]
+        raise RequestValidationError(located) from error
+
+
+def _check_version(body: bytes) -> None:
+    try:
+        version = json.loads(body)["contract_version"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return
+    if isinstance(version, int) and version != CONTRACT_VERSION:
+        msg = f"the run speaks contract {str(version)[:20]}, the server {CONTRACT_VERSION}"
+        raise ContractMismatch(msg)
+
+
+@router.post(
+    "/{attempt_id}/reports",
+    operation_id="postReports",
+    summary="Take reports of a run",
+    status_code=204,
+    response_class=Response,
+    dependencies=[JsonBody],
+    responses=answers(
+        {204: {"description": "The reports are stored."}},
+        AttemptNotCurrent,
+        BodyTooLarge,
+        ContractMismatch,
+        TokenInvalid,
+        UnsupportedMediaType,
+    ),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": {"$ref": "#/components/schemas/ReportBatch"}}
+            },
+        }
+    },
+)
+async def post_reports(
+    attempt_id: str,
+    token: Annotated[str, Depends(_token)],
+    request: Request,
+    parts: PartsDep,
+    _query: NoQueryDep,
+) -> Response:
+    """Store reports of one rank, in their order; those that are known already change nothing."""
+    batch = parse_batch(await request.body())
+    await parts.writer.submit(token, attempt_id, batch)
+    return Response(status_code=204)

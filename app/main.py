@@ -1,0 +1,99 @@
+"""Puts the server together: the only place where parts are wired."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+from starlette.middleware import Middleware
+
+from app.api import events, health, jobs, logs, reports
+from app.api.deps import Parts
+from app.api.streams import Streams
+from app.db import Database
+from app.error_handlers import install_error_handlers
+from app.jobs.hub import Hub
+from app.jobs.ingest import Absorber, ReportWriter
+from app.jobs.service import JobService
+from app.launchers.local import LocalLauncher
+from app.middleware import BodyLimit, RequestContext
+from app.migrate import upgrade
+from app.settings import Settings
+from app.workers import Workers
+
+_ROUTERS: Sequence[APIRouter] = (
+    jobs.router,
+    events.router,
+    logs.router,
+    reports.router,
+    health.router,
+)
+
+
+def _make_parts(settings: Settings) -> Parts:
+    hub, absorber = Hub(), Absorber()
+    database = Database(settings.sqlalchemy_url, on_change=hub.notify)
+    workers = None
+    if settings.worker:
+        workers = Workers(database, settings, LocalLauncher(), absorber)
+    wake = workers.wake if workers is not None else _nobody_to_wake
+    return Parts(
+        settings=settings,
+        database=database,
+        hub=hub,
+        jobs=JobService(database, settings, hub, wake),
+        writer=ReportWriter(database, absorber),
+        workers=workers,
+        streams=Streams(settings.max_streams),
+    )
+
+
+def _nobody_to_wake() -> None:
+    """Another process runs the loops; they look by themselves."""
+
+
+@asynccontextmanager
+async def _run_parts(parts: Parts) -> AsyncIterator[None]:
+    """Start the parts in order, and stop them in the reverse one."""
+    parts.settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(parts.database.close)
+        await upgrade(parts.database)
+        await parts.writer.start()
+        stack.push_async_callback(parts.writer.stop)
+        if parts.workers is not None:
+            await parts.workers.start()
+            stack.push_async_callback(parts.workers.stop)
+        stack.callback(parts.streams.close)
+        yield
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Return the server; its parts run for as long as its lifespan.
+
+    There is no page at /docs: the framework's own loads its scripts from other machines.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        parts = _make_parts(settings)
+        app.state.parts = parts
+        async with _run_parts(parts):
+            yield
+
+    app = FastAPI(
+        lifespan=lifespan,
+        openapi_url=None,  # app.api.health serves the document
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        middleware=[
+            Middleware(RequestContext),
+            Middleware(BodyLimit, max_bytes=settings.body_max_bytes),
+        ],
+    )
+    for router in _ROUTERS:
+        app.include_router(router)
+    routes = [r for router in _ROUTERS for r in router.routes if isinstance(r, APIRoute)]
+    install_error_handlers(app, routes)
+    return app

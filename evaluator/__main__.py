@@ -1,0 +1,115 @@
+"""Entry: `python -m evaluator job.json` alone, `torchrun ... -m evaluator job.json` on many ranks.
+
+Heavy libraries are imported only once the first report is out, so that `--help` answers at once and
+a server hears of a rank before it loads anything.
+"""
+
+import time
+
+STARTED = time.monotonic()
+
+import argparse  # noqa: E402 - the clock starts before any import
+import logging  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
+from functools import partial  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from evaluator.errors import EvaluatorError, fault_of  # noqa: E402
+from evaluator.log import JsonLines  # noqa: E402
+from evaluator.ranks import RankInfo, die_with_launcher, under_torchrun  # noqa: E402
+from evaluator.session import Session, choose_run_dir, read_spec  # noqa: E402
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line."""
+
+    spec_path: Path
+    run_dir: Path | None
+
+
+def parse(arguments: Sequence[str] | None) -> Options:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluator",
+        description="Score a text with a language model and report its perplexity.",
+        epilog=(
+            "Alone it prints the result as JSON. Under torchrun "
+            "(torchrun --standalone --nproc-per-node 2 -m evaluator job.json) the ranks share "
+            "the work, and the result is in the run directory."
+        ),
+    )
+    parser.add_argument("spec", type=Path, help="JSON file with at least 'model' and 'data'")
+    parser.add_argument(
+        "--run-dir", type=Path, help="folder for reports; default: the spec's, else <spec>.run"
+    )
+    options = parser.parse_args(arguments)
+    return Options(spec_path=options.spec, run_dir=options.run_dir)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one rank; answers the exit code."""
+    if under_torchrun(os.environ):
+        die_with_launcher()
+    options = parse(arguments)
+    if "RANK" in os.environ:
+        _launched(options)
+        return 0
+    return _alone(options)
+
+
+def _alone(options: Options) -> int:
+    """Result on stdout and 0, or the reason on stderr and 1."""
+    try:
+        result = _open(options).run()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    except Exception as error:  # noqa: BLE001 - the edge of the program
+        fault = fault_of(error)
+        sys.stderr.write(f"{fault.reason}: {fault.message}\n")
+        return 1
+    assert result is not None, "a run of one rank has the result"
+    sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+    return 0
+
+
+def _launched(options: Options) -> None:
+    """Raise what went wrong out of `record`: only an exception leaves torchrun an error file."""
+    try:
+        run = _open(options).run
+    except EvaluatorError as error:
+        run = partial(_fail, error)
+    # Imports torch, so it waits until the first report is out.
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    record(run)()
+
+
+def _fail(error: EvaluatorError) -> None:
+    raise error
+
+
+def _open(options: Options) -> Session:
+    rank = RankInfo.from_env(os.environ)
+    _set_logging(rank.log_context())
+    spec = read_spec(options.spec_path)
+    _set_logging({"job_id": spec.job_id, **rank.log_context()})
+    run_dir = choose_run_dir(options.spec_path, spec, options.run_dir)
+    return Session(spec, rank, run_dir, STARTED)
+
+
+def _set_logging(context: dict[str, int | str]) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(context))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    # One line per POST is noise.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

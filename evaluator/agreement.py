@@ -1,0 +1,62 @@
+"""Makes sure that all ranks, and all attempts, mean the same before anything is scored."""
+
+import json
+
+from evaluator.contract.launch import LaunchSpec
+from evaluator.errors import PlanMismatch
+from evaluator.prepare import Text
+from evaluator.process_group import Peers
+from evaluator.ranks import RankInfo
+
+FIELDS = ("model", "data", "tokenizer", "ids", "scoring", "plan")
+"""Compared in this order: the first that differs is the cause of what follows."""
+
+
+def identity(text: Text, model_digest: str | None) -> dict[str, object]:
+    """What must be equal on all ranks; without the model where another rank read it."""
+    facts: dict[str, object] = {
+        "data": text.corpus.data_digest,
+        "tokenizer": text.tokenizer_digest,
+        "ids": text.corpus.ids_digest,
+        "scoring": text.convention.used.model_dump(),
+        "plan": text.plan.facts.digest,
+    }
+    if model_digest is not None:
+        facts["model"] = model_digest
+    return facts
+
+
+def agree(peers: Peers, rank: RankInfo, mine: dict[str, object]) -> None:
+    """Compare with rank 0.
+
+    Raises:
+        PlanMismatch: It names rank and field.
+    """
+    if rank.rank == 0:
+        peers.publish("identity", json.dumps(mine).encode())
+        return
+    theirs = json.loads(peers.read("identity", owner=0))
+    for field in FIELDS:
+        if field in mine and mine[field] != theirs[field]:
+            msg = (
+                f"rank {rank.rank} (node {rank.node_rank}) and rank 0 differ in {field}: "
+                f"{mine[field]} and {theirs[field]}; give all nodes the same files and versions"
+            )
+            raise PlanMismatch(msg)
+
+
+def check_finished(spec: LaunchSpec, plan_digest: str, model_digest: str | None) -> None:
+    """Refuse the work of earlier attempts where it was other work.
+
+    Raises:
+        PlanMismatch: It names what changed.
+    """
+    expected = {"plan": spec.finished_plan, "model": spec.finished_model}
+    found = {"plan": plan_digest, "model": model_digest}
+    for field, digest in expected.items():
+        if digest is not None and found[field] is not None and digest != found[field]:
+            msg = (
+                f"the finished batches belong to the {field} {digest}, but now it is "
+                f"{found[field]}: data, tokenizer, model or request changed; start a new job"
+            )
+            raise PlanMismatch(msg)

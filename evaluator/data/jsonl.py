@@ -1,0 +1,36 @@
+"""JSON lines: each line is an object, and one of its fields is the document."""
+
+import json
+from collections.abc import Iterator
+
+from evaluator.contract.launch import JsonlData
+from evaluator.data.document import Document, missing_field, text_field
+from evaluator.data.encoding import decode_utf8, existing_file
+from evaluator.errors import DataInvalid
+
+
+def read(source: JsonlData) -> Iterator[Document]:
+    """One document a line; lines of white space alone are no records."""
+    path = existing_file(source.path)
+    offset = 0
+    with path.open("rb") as file:
+        for number, content in enumerate(file, 1):
+            line = decode_utf8(content, path, offset)
+            offset += len(content)
+            if line.strip():
+                place = f"line {number} of {path}"
+                yield Document(_text(line, source.field, place), place)
+
+
+def _text(line: str, field: str, place: str) -> str:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        msg = f"{place} is no JSON: {error}"
+        raise DataInvalid(msg) from error
+    if not isinstance(record, dict):
+        msg = f"{place} is no JSON object but {type(record).__name__}"
+        raise DataInvalid(msg)
+    if field not in record:
+        raise missing_field(field, list(record), place)
+    return text_field(record[field], field, place)

@@ -1,0 +1,61 @@
+"""The device, number type, threads and seeds of a rank."""
+
+import random
+from typing import Literal
+
+import numpy as np
+import torch
+
+from evaluator.errors import DeviceUnavailable
+
+SEED = 0
+"""Nothing random decides a figure; a fixed seed keeps it so whatever a model does."""
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def choose_device(asked: Literal["auto", "cpu", "cuda"], local_rank: int) -> torch.device:
+    """The device of a rank; each rank of a node has a GPU of its own.
+
+    Raises:
+        DeviceUnavailable: There is no GPU, or not one for each rank.
+    """
+    if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        msg = "launch.device is cuda, but torch finds no usable GPU here; take cpu or auto"
+        raise DeviceUnavailable(msg)
+    num_devices = torch.cuda.device_count()
+    if local_rank >= num_devices:
+        msg = (
+            f"local rank {local_rank} has no GPU: the node has {num_devices}; "
+            f"lower launch.ranks_per_node"
+        )
+        raise DeviceUnavailable(msg)
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def settle(num_threads: int) -> None:
+    """Fix threads and seeds, before anything is computed."""
+    torch.set_num_threads(num_threads)
+    random.seed(SEED)
+    np.random.seed(SEED)  # noqa: NPY002 - the global generator is what a model's code would use
+    torch.manual_seed(SEED)
+
+
+def peak_allocated_bytes() -> int:
+    """Peak memory that torch allocated on this rank's GPU."""
+    return torch.cuda.max_memory_allocated()
+
+
+def describe(device: torch.device) -> str:
+    """Name of the device for a report."""
+    if device.type == "cuda":
+        return f"{device} {torch.cuda.get_device_name(device)}"
+    return str(device)

@@ -1,0 +1,148 @@
+"""A model's forward, cut in two: the body for whole windows, the head for slices of positions.
+
+The cut keeps logits of [batch, window, vocabulary] from ever existing. Whether a model may be cut
+so is not believed but tried on a short probe: a head may do more than one matrix product.
+
+Shapes: B windows, T inputs, D width, P positions of a slice, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from evaluator.errors import ModelUnsupported
+
+PROBE_TOKENS = 16
+
+NOT_CAUSAL_SHARE = 1e-2
+"""Change of an earlier position, relative to the largest value, from which a model is not causal.
+A causal one changes by rounding at most, a bidirectional one by about as much as its values."""
+
+
+class HeadPath(Protocol):
+    """From hidden states to logits."""
+
+    def __call__(self, hidden_PD: Tensor) -> Tensor:
+        """Logits [P, V] of hidden states [P, D]."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """How a model's logits are computed."""
+
+    body: Any
+    head: HeadPath
+
+    def hidden(self, ids_BT: Tensor) -> Tensor:
+        """Last hidden states [B, T, D]."""
+        hidden_BTD: Tensor = self.body(input_ids=ids_BT, use_cache=False).last_hidden_state
+        return hidden_BTD
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A forward that agrees with the model's own, and what to say about it."""
+
+    forward: Forward
+    warnings: tuple[str, ...] = ()
+
+
+class LinearHead:
+    """The output embedding and nothing else."""
+
+    def __init__(self, model: Any) -> None:
+        self._head = model.get_output_embeddings()
+
+    def __call__(self, hidden_PD: Tensor) -> Tensor:
+        """Logits [P, V]."""
+        # [1, P, D] as the model itself hands it over, so that the probe can ask for equal bits.
+        logits_PV: Tensor = self._head(hidden_PD[None])[0]
+        return logits_PV
+
+
+class OwnHead:
+    """Everything the model's own forward does after its body, such as soft capping."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, hidden_PD: Tensor) -> Tensor:
+        """Logits [P, V]."""
+        ids_1P = torch.zeros(1, len(hidden_PD), dtype=torch.long, device=hidden_PD.device)
+        with _body_answers(self._model.base_model, hidden_PD[None]):
+            logits_PV: Tensor = self._model(input_ids=ids_1P, use_cache=False).logits[0]
+        return logits_PV
+
+
+@contextmanager
+def _body_answers(body: Any, hidden_1PD: Tensor) -> Iterator[None]:
+    """While inside, the body returns these hidden states, whatever it is given."""
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    answer = BaseModelOutputWithPast(last_hidden_state=hidden_1PD)
+    before = vars(body).get("forward")
+    body.forward = lambda *_args, **_kwargs: answer
+    try:
+        yield
+    finally:
+        if before is None:
+            del body.forward
+        else:
+            body.forward = before
+
+
+@torch.inference_mode()
+def cut_model(model: Any, num_rows: int) -> Cut:
+    """Try on a few tokens how the model can be cut.
+
+    Args:
+        model: A causal language model in evaluation mode.
+        num_rows: Ids below this have an embedding.
+
+    Raises:
+        ModelUnsupported: Later tokens change earlier logits, or no cut gives the model's logits.
+    """
+    ids_1T = (torch.arange(PROBE_TOKENS, device=model.device) % num_rows)[None]
+    _check_causal(model, ids_1T)
+    own_TV = model(input_ids=ids_1T, use_cache=False).logits[0]
+    body = model.base_model
+    if body is not model:
+        linear = Forward(body, LinearHead(model))
+        width = linear.hidden(ids_1T).shape[-1]
+        if width == model.get_output_embeddings().weight.shape[-1] and _agrees(
+            linear, ids_1T, own_TV
+        ):
+            return Cut(linear)
+        own = Forward(body, OwnHead(model))
+        if _agrees(own, ids_1T, own_TV):
+            note = (
+                f"{type(model).__name__} changes its logits after the head; its own code was used"
+            )
+            return Cut(own, (note,))
+    msg = f"{type(model).__name__} can't be split into body and head: its logits do not come out"
+    raise ModelUnsupported(msg)
+
+
+def _agrees(forward: Forward, ids_1T: Tensor, own_TV: Tensor) -> bool:
+    logits_TV = forward.head(forward.hidden(ids_1T)[0])
+    # NaN is told later, with its place; here it must not pass for another head.
+    return bool(torch.equal(logits_TV.nan_to_num(), own_TV.nan_to_num()))
+
+
+def _check_causal(model: Any, ids_1T: Tensor) -> None:
+    changed_1T = ids_1T.clone()
+    changed_1T[0, -1] = ids_1T[0, 0]
+    before_TV = model(input_ids=ids_1T, use_cache=False).logits[0, :-1].float()
+    after_TV = model(input_ids=changed_1T, use_cache=False).logits[0, :-1].float()
+    largest = before_TV.abs().max().item()
+    change = (before_TV - after_TV).abs().max().item()
+    if change > NOT_CAUSAL_SHARE * largest:
+        msg = (
+            f"{type(model).__name__} is not causal: a later token changes the logits of earlier "
+            f"ones, so its perplexity would mean nothing"
+        )
+        raise ModelUnsupported(msg)

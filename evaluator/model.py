@@ -1,0 +1,143 @@
+"""Loads a causal language model and its tokenizer. Runs no code and unpickles nothing of a model."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.utils
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from evaluator.errors import (
+    ModelUnsupported,
+    TokenizerMissing,
+    WeightsInvalid,
+    is_out_of_memory,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model that is ready to score."""
+
+    model: Any
+    tokenizer: Any
+    max_positions: int | None
+    """None where the architecture has no limit."""
+    num_rows: int
+    """Rows of the embedding; ids lie below."""
+    warnings: tuple[str, ...] = ()
+
+
+def silence_libraries() -> None:
+    """Leave the log to ours: no progress bars, and their records go through the root logger."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_default_handler()
+    transformers.utils.logging.enable_propagation()
+    huggingface_hub.utils.disable_progress_bars()
+
+
+def load_model(folder: Path, *, device: torch.device, dtype: torch.dtype) -> LoadedModel:
+    """Load weights and tokenizer of a folder.
+
+    Raises:
+        ModelUnsupported: It is no causal model that this transformers knows.
+        WeightsInvalid: The weights are broken, or not those of the config.
+        TokenizerMissing: There is no tokenizer.
+    """
+    tokenizer = load_tokenizer(folder)
+    config = _load_config(folder)
+    model, info = _load_weights(folder, config, dtype)
+    _refuse_missing(folder, info["missing_keys"])
+    warnings = []
+    if info["unexpected_keys"]:
+        names = sorted(info["unexpected_keys"])
+        warnings.append(f"{len(names)} tensors of the weights were not used: {names[:3]}")
+    model = model.eval().requires_grad_(requires_grad=False).to(device)
+    head = model.get_output_embeddings()
+    if head is None:
+        msg = f"{folder}: {type(model).__name__} has no output head"
+        raise ModelUnsupported(msg)
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        max_positions=positions if isinstance(positions, int) and positions > 0 else None,
+        num_rows=min(model.get_input_embeddings().weight.shape[0], head.weight.shape[0]),
+        warnings=tuple(warnings),
+    )
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder.
+
+    Raises:
+        TokenizerMissing: There is none.
+    """
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:  # noqa: BLE001 - each tokenizer class fails in its own way
+        msg = f"{folder} has no tokenizer that can be loaded: {first_line(error)}"
+        raise TokenizerMissing(msg) from error
+
+
+def _load_config(folder: Path) -> Any:
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except OSError as error:
+        msg = f"{folder}: config.json can't be read: {first_line(error)}"
+        raise WeightsInvalid(msg) from error
+    except (ValueError, KeyError, TypeError, ImportError) as error:
+        msg = f"{folder}: {first_line(error)}"
+        raise ModelUnsupported(msg) from error
+    if config.is_encoder_decoder:
+        msg = f"{folder} is an encoder-decoder ({config.model_type}), not a causal model"
+        raise ModelUnsupported(msg)
+    return config
+
+
+def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
+            folder,
+            config=config,
+            dtype=dtype,
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (SafetensorError, OSError) as error:
+        msg = f"{folder}: the weights can't be read: {first_line(error)}"
+        raise WeightsInvalid(msg) from error
+    except (ValueError, KeyError, TypeError, ImportError) as error:
+        msg = f"{folder} can't be loaded as a causal model: {first_line(error)}"
+        raise ModelUnsupported(msg) from error
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        msg = f"{folder}: the weights do not fit the config: {first_line(error)}"
+        raise WeightsInvalid(msg) from error
+
+
+def _refuse_missing(folder: Path, missing: set[str]) -> None:
+    """Tensors that are missing would be random numbers."""
+    if missing:
+        names = sorted(missing)
+        msg = f"{folder}: {len(names)} tensors are missing from the weights, such as {names[0]}"
+        raise WeightsInvalid(msg)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message; libraries append advice that does not fit a sentence."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].strip()

@@ -1,0 +1,160 @@
+"""Tells how the run goes: builds the reports of one rank. Must not import torch."""
+
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from typing import Literal
+
+from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.reports import (
+    Failure,
+    Hello,
+    NodeTiming,
+    PlanFacts,
+    PlanReady,
+    Progress,
+    RankTiming,
+    Result,
+)
+from evaluator.errors import fault_of
+from evaluator.ledger import Ledger
+from evaluator.ranks import RankInfo
+from evaluator.reporter import Reporter
+from evaluator.timing import RankClock
+from evaluator.versions import versions
+
+PROGRESS_PERIOD_S = 1.0
+TRACEBACK_CHARACTERS = 4000
+"""Of a traceback's end, where the cause stands."""
+
+Stage = Literal["load", "tokenise", "warm_up", "score", "reduce"]
+
+
+class Narrator:
+    """Reports of one rank, in order."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        rank: RankInfo,
+        clock: RankClock,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reporter = reporter
+        self._rank = rank
+        self._clock = clock
+        self._monotonic = monotonic
+        self._stage: Stage = "load"
+        self._told_at = monotonic()
+        self.ledger: Ledger | None = None
+        """Whose new entries go with the progress; there is none before the plan."""
+
+    def hello(self, spec: LaunchSpec) -> None:
+        """Say that this rank is there. The device is the asked one: no driver is touched yet."""
+        asked = spec.launch.device
+        self._reporter.send(
+            Hello(
+                rank=self._rank.rank,
+                seq=self._reporter.next_seq,
+                local_rank=self._rank.local_rank,
+                node_rank=self._rank.node_rank,
+                world_size=self._rank.world_size,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                device=f"cuda:{self._rank.local_rank}" if asked == "cuda" else asked,
+                versions=versions(),
+            )
+        )
+
+    def plan_ready(self, facts: PlanFacts, model_digest: str) -> None:
+        """Say how much work there is; for rank 0."""
+        self._reporter.send(
+            PlanReady(
+                rank=self._rank.rank,
+                seq=self._reporter.next_seq,
+                plan=facts,
+                model_digest=model_digest,
+            )
+        )
+
+    def enter(self, stage: Stage) -> None:
+        """Say that a stage begins.
+
+        Raises:
+            Superseded: The server no longer wants this attempt.
+        """
+        self._stage = stage
+        self._progress()
+
+    def tick(self) -> None:
+        """Say what is new, about once a second.
+
+        Raises:
+            Superseded: The server no longer wants this attempt.
+        """
+        if self._monotonic() - self._told_at >= PROGRESS_PERIOD_S:
+            self._progress()
+
+    def _progress(self) -> None:
+        self._reporter.check()
+        self._told_at = self._monotonic()
+        self._reporter.send(
+            Progress(
+                rank=self._rank.rank,
+                seq=self._reporter.next_seq,
+                stage=self._stage,
+                timing=self._clock.snapshot(),
+                entries=self.ledger.take_unreported() if self.ledger else (),
+            )
+        )
+
+    def node_timing(self, ranks: list[RankTiming]) -> None:
+        """Say where this node's time went; for the rank that leads it."""
+        self._reporter.send(
+            NodeTiming(
+                rank=self._rank.rank,
+                seq=self._reporter.next_seq,
+                node_rank=self._rank.node_rank,
+                host=socket.gethostname(),
+                ranks=tuple(t for t in ranks if t.node_rank == self._rank.node_rank),
+            )
+        )
+
+    @property
+    def next_seq(self) -> int:
+        """Number for the next report."""
+        return self._reporter.next_seq
+
+    def result(self, result: Result) -> None:
+        """Say how it ended; for rank 0."""
+        self._reporter.send(result)
+
+    def failure(self, error: BaseException) -> None:
+        """Say why this rank ends without a result; what it has finished goes first."""
+        entries = self.ledger.take_unreported() if self.ledger else ()
+        if entries:
+            self._reporter.send(
+                Progress(
+                    rank=self._rank.rank,
+                    seq=self._reporter.next_seq,
+                    stage=self._stage,
+                    timing=self._clock.snapshot(),
+                    entries=entries,
+                )
+            )
+        fault = fault_of(error)
+        self._reporter.send(
+            Failure(
+                rank=self._rank.rank,
+                seq=self._reporter.next_seq,
+                reason=fault.reason,
+                message=fault.message,
+                traceback_tail="".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:],
+            )
+        )
+
+    def close(self) -> None:
+        """Wait for the reports to arrive, within the reporter's deadline."""
+        self._reporter.close()

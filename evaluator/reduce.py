@@ -1,0 +1,102 @@
+"""From all ranks' ledger entries to the result; for rank 0."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.reports import LedgerEntry, Perplexity, Result
+from evaluator.errors import ResultInvalid
+from evaluator.ledger import Ledger
+from evaluator.perplexity import ScoredWindow, measure
+from evaluator.plan import Plan
+from evaluator.prepare import Text
+from evaluator.versions import versions
+
+
+def join_ledgers(
+    plan: Plan, resumed: Sequence[LedgerEntry], added: Sequence[Sequence[LedgerEntry]]
+) -> Ledger:
+    """One ledger of what earlier attempts and all ranks have done.
+
+    Args:
+        plan: What was to be done.
+        resumed: Entries of earlier attempts.
+        added: New entries by rank.
+
+    Raises:
+        ResultInvalid: A batch is missing, or two ranks have scored it.
+    """
+    ledger = Ledger(plan)
+    ledger.take_over(resumed)
+    num_before = len(ledger.entries)
+    for entries in added:
+        ledger.take_over(entries)
+    ledger.check_complete()
+    num_new = sum(len(entries) for entries in added)
+    if num_before + num_new != len(plan.batches):
+        msg = (
+            f"{num_before} batches were finished and {num_new} were scored, but the plan has "
+            f"{len(plan.batches)}: some were scored by two ranks"
+        )
+        raise ResultInvalid(msg)
+    return ledger
+
+
+def measure_ledger(ledger: Ledger, text: Text) -> Perplexity:
+    """The figure of a complete ledger."""
+    windows = [
+        ScoredWindow(window.document, nll_nats, num_scored)
+        for batch, entry in zip(text.plan.batches, ledger.entries, strict=True)
+        for window, nll_nats, num_scored in zip(
+            batch.windows, entry.nll_nats, entry.num_scored, strict=True
+        )
+    ]
+    return measure(windows, text.size)
+
+
+def value_warnings(value: Perplexity, vocabulary_size: int) -> tuple[str, ...]:
+    """What is odd about a figure."""
+    if value.token_perplexity is None:
+        return ("the token perplexity exceeds float64 and is null; the mean nll is kept",)
+    if value.token_perplexity > vocabulary_size:
+        return (
+            f"the token perplexity is above the vocabulary size of {vocabulary_size}: the model "
+            f"does worse than guessing; check weights, tokenizer and prefix token",
+        )
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """Under which the figure came about."""
+
+    model_digest: str
+    device: str
+    world_size: int
+    num_batches_resumed: int
+    wall_s: float
+    warnings: tuple[str, ...]
+
+
+def make_result(
+    value: Perplexity, text: Text, spec: LaunchSpec, seq: int, circumstances: Circumstances
+) -> Result:
+    """The report that ends a run."""
+    return Result(
+        rank=0,
+        seq=seq,
+        perplexity=value,
+        scoring=text.convention.used,
+        plan=text.plan.facts,
+        model_digest=circumstances.model_digest,
+        data_digest=text.corpus.data_digest,
+        tokenizer_digest=text.tokenizer_digest,
+        device=circumstances.device,
+        dtype=spec.launch.dtype,
+        threads_per_rank=spec.launch.threads_per_rank,
+        world_size=circumstances.world_size,
+        num_batches_resumed=circumstances.num_batches_resumed,
+        wall_s=circumstances.wall_s,
+        versions=versions(),
+        warnings=circumstances.warnings,
+    )

@@ -1,0 +1,162 @@
+"""Documents to token ids.
+
+The tokenizer adds no special tokens, and text that looks like one stays text: what a document says
+must not steer the model. The prefix token is added by the windows, not here.
+"""
+
+import hashlib
+import json
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.data.document import Document
+from evaluator.errors import DataEncoding, TokenizerMismatch
+
+Ids = NDArray[np.int32]
+
+DOCUMENTS_AT_ONCE = 64
+"""Handed to the tokenizer in one call; it works on them in parallel."""
+
+
+class Prefix(NamedTuple):
+    """The token that conditions the first one of a document."""
+
+    kind: Literal["bos", "eos", "none"]
+    token_id: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenDocument:
+    """A document with at least one token."""
+
+    index: int
+    """Position in the data set, excluded documents counted."""
+    place: str
+    ids: Ids
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """The whole data set as tokens."""
+
+    documents: tuple[TokenDocument, ...]
+    num_empty: int
+    """Documents without a token."""
+    data_digest: str
+    """Of the texts in their order; the format they were stored in does not matter."""
+    ids_digest: str
+    """Of all ids; it tells apart what tokenizer digests can't, such as library versions."""
+
+
+def choose_prefix(asked: Literal["auto", "bos", "eos", "none"], tokenizer: Any) -> Prefix:
+    """Resolve `auto` to BOS, else EOS, else none.
+
+    Raises:
+        TokenizerMismatch: The asked token is not there.
+    """
+    ids = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
+    if asked in ("auto", "bos") and ids["bos"] is not None:
+        return Prefix("bos", int(ids["bos"]))
+    if asked in ("auto", "eos") and ids["eos"] is not None:
+        return Prefix("eos", int(ids["eos"]))
+    if asked in ("bos", "eos"):
+        msg = f"scoring.prefix is {asked}, but the tokenizer has no such token; take auto or none"
+        raise TokenizerMismatch(msg)
+    return Prefix("none", None)
+
+
+def digest_tokenizer(tokenizer: Any) -> str:
+    """Digest of everything that decides which ids a text gets."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        content = json.loads(backend.to_str())
+        # State of the last call, not of the tokenizer.
+        for state in ("truncation", "padding"):
+            content.pop(state, None)
+    else:
+        content = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+    canonical = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def tokenise(documents: Iterable[Document], tokenizer: Any) -> Corpus:
+    """Tokenise a data set in its order.
+
+    Raises:
+        DataEncoding: A text holds half a surrogate pair, which no UTF-8 can carry.
+    """
+    data_digest = hashlib.sha256(b"assay-data-1\0")
+    ids_digest = hashlib.sha256(b"assay-ids-1\0")
+    kept: list[TokenDocument] = []
+    counts: Counter[str] = Counter()
+    remaining = iter(documents)
+    while group := list(islice(remaining, DOCUMENTS_AT_ONCE)):
+        for document, encoded, ids in _encode(group, tokenizer):
+            data_digest.update(struct.pack("<Q", len(encoded)) + encoded)
+            ids_digest.update(struct.pack("<Q", len(ids)) + ids.astype("<i4").tobytes())
+            if len(ids):
+                kept.append(
+                    TokenDocument(
+                        index=counts["documents"],
+                        place=document.place,
+                        ids=ids,
+                        num_bytes=len(encoded),
+                    )
+                )
+            counts["documents"] += 1
+    return Corpus(
+        documents=tuple(kept),
+        num_empty=counts["documents"] - len(kept),
+        data_digest=f"sha256:{data_digest.hexdigest()}",
+        ids_digest=f"sha256:{ids_digest.hexdigest()}",
+    )
+
+
+def _encode(group: list[Document], tokenizer: Any) -> Iterator[tuple[Document, bytes, Ids]]:
+    encoded = [_utf8(document) for document in group]
+    ids = tokenizer(
+        [document.text for document in group],
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        verbose=False,
+    )["input_ids"]
+    for document, content, row in zip(group, encoded, ids, strict=True):
+        yield document, content, np.asarray(row, dtype=np.int32)
+
+
+def _utf8(document: Document) -> bytes:
+    try:
+        return document.text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        msg = (
+            f"{document.place}: character {error.start} is half a surrogate pair, which is no text"
+        )
+        raise DataEncoding(msg) from error
+
+
+def check_ids(corpus: Corpus, prefix: Prefix, num_rows: int) -> None:
+    """Raise where an id has no row in the embedding.
+
+    Raises:
+        TokenizerMismatch: It names id, rows and document.
+    """
+    if prefix.token_id is not None and prefix.token_id >= num_rows:
+        msg = f"the prefix token has id {prefix.token_id}, but the embedding has {num_rows} rows"
+        raise TokenizerMismatch(msg)
+    for document in corpus.documents:
+        highest = int(document.ids.max())
+        if highest >= num_rows:
+            msg = (
+                f"{document.place}: the tokenizer gives id {highest}, but the embedding has "
+                f"{num_rows} rows; the tokenizer belongs to another model"
+            )
+            raise TokenizerMismatch(msg)

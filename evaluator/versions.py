@@ -1,0 +1,23 @@
+"""Versions of what decides a figure, read without importing any of it."""
+
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = {"torch": "torch", "transformers": "transformers", "evaluator": "assay"}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of python, torch, transformers and the evaluator."""
+    return {
+        "python": platform.python_version(),
+        **{name: _version(package) for name, package in PACKAGES.items()},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,45 @@
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.jobs.ledger import (
+    pack_counts,
+    pack_floats,
+    to_entry,
+    to_row,
+    total,
+    unpack_counts,
+    unpack_floats,
+)
+from evaluator.contract.reports import LedgerEntry
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+def test_floats_come_back_bit_for_bit(values: list[float]) -> None:
+    read = unpack_floats(pack_floats(values))
+    assert [value.hex() for value in read] == [value.hex() for value in values]
+
+
+@given(st.lists(st.integers(min_value=0, max_value=2**63 - 1)))
+def test_counts_come_back(values: list[int]) -> None:
+    assert list(unpack_counts(pack_counts(values))) == values
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_an_entry_survives_json_and_the_database_bit_for_bit(value: float) -> None:
+    entry = LedgerEntry(batch=3, nll_nats=(value, 0.1), num_scored=(5, 7))
+    sent = LedgerEntry.model_validate_json(entry.model_dump_json())
+    back = to_entry(to_row(sent, job_id="job_1", attempt=1, rank=0))
+    assert [number.hex() for number in back.nll_nats] == [value.hex(), (0.1).hex()]
+
+
+def test_the_total_is_exact_where_plain_addition_is_not() -> None:
+    entries = [
+        LedgerEntry(batch=0, nll_nats=(1e16, 1.0), num_scored=(1, 2)),
+        LedgerEntry(batch=1, nll_nats=(-1e16,), num_scored=(4,)),
+    ]
+    rows = [to_row(entry, job_id="job_1", attempt=1, rank=0) for entry in entries]
+    assert total(rows) == (1.0, 7)
+    assert total(reversed(rows)) == (1.0, 7)
+    assert math.fsum([1e16, 1.0, -1e16]) == 1.0
