@@ -12,7 +12,7 @@ import argparse  # noqa: E402 - the clock starts before any import
 import logging  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
-from collections.abc import Sequence  # noqa: E402
+from collections.abc import Mapping, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -102,7 +102,7 @@ def _open(options: Options) -> Session:
     return Session(spec, rank, run_dir, STARTED)
 
 
-def _set_logging(context: dict[str, int | str]) -> None:
+def _set_logging(context: Mapping[str, int | str]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(context))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

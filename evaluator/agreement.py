@@ -33,7 +33,7 @@ def agree(peers: Peers, rank: RankInfo, mine: dict[str, object]) -> None:
         PlanMismatch: It names rank and field.
     """
     if rank.rank == 0:
-        peers.publish("identity", json.dumps(mine).encode())
+        peers.publish("identity", json.dumps(mine))
         return
     theirs = json.loads(peers.read("identity", owner=0))
     for field in FIELDS:

@@ -45,7 +45,7 @@ def settle(num_threads: int) -> None:
     """Fix threads and seeds, before anything is computed."""
     torch.set_num_threads(num_threads)
     random.seed(SEED)
-    np.random.seed(SEED)  # noqa: NPY002 - the global generator is what a model's code would use
+    np.random.seed(SEED)
     torch.manual_seed(SEED)
 
 

@@ -103,7 +103,8 @@ def _read_model(path: Path) -> Any:
     except ImportError as error:
         msg = f"{path} can't be read without a package that is missing: {error}"
         raise ModelUnsupported(msg) from error
-    except Exception as error:  # noqa: BLE001 - the reader raises whatever a broken file leads to
+    except Exception as error:
+        # The reader raises whatever a broken file leads to.
         if is_out_of_memory(error):
             raise
         if "not supported" in str(error):

@@ -1,13 +1,13 @@
-"""Loads a causal language model and its tokenizer. Runs no code and unpickles nothing of a model."""
+"""Loads a causal language model and its tokenizer. Nothing of a model is run or unpickled."""
 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub.utils
 import torch
 import transformers
+from huggingface_hub.utils.tqdm import disable_progress_bars
 from safetensors import SafetensorError
 
 from evaluator.errors import (
@@ -39,7 +39,7 @@ def silence_libraries() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_default_handler()
     transformers.utils.logging.enable_propagation()
-    huggingface_hub.utils.disable_progress_bars()
+    disable_progress_bars()
 
 
 def load_model(folder: Path, *, device: torch.device, dtype: torch.dtype) -> LoadedModel:
@@ -83,7 +83,8 @@ def load_tokenizer(folder: Path) -> Any:
         return transformers.AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    except Exception as error:  # noqa: BLE001 - each tokenizer class fails in its own way
+    except Exception as error:
+        # Each tokenizer class fails in its own way.
         msg = f"{folder} has no tokenizer that can be loaded: {first_line(error)}"
         raise TokenizerMissing(msg) from error
 
@@ -107,7 +108,8 @@ def _load_config(folder: Path) -> Any:
 
 def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
+        # Annotated as a model alone, though with `output_loading_info` it is a pair.
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
@@ -116,6 +118,7 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> tuple[Any, d
             use_safetensors=True,
             output_loading_info=True,
         )
+        model, info = loaded
     except (SafetensorError, OSError) as error:
         msg = f"{folder}: the weights can't be read: {first_line(error)}"
         raise WeightsInvalid(msg) from error
@@ -127,6 +130,7 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> tuple[Any, d
             raise
         msg = f"{folder}: the weights do not fit the config: {first_line(error)}"
         raise WeightsInvalid(msg) from error
+    return model, info
 
 
 def _refuse_missing(folder: Path, missing: set[str]) -> None:

@@ -5,7 +5,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import (
@@ -19,11 +19,13 @@ from evaluator.contract.reports import (
     Result,
 )
 from evaluator.errors import fault_of
-from evaluator.ledger import Ledger
 from evaluator.ranks import RankInfo
 from evaluator.reporter import Reporter
 from evaluator.timing import RankClock
 from evaluator.versions import versions
+
+if TYPE_CHECKING:
+    from evaluator.ledger import Ledger
 
 PROGRESS_PERIOD_S = 1.0
 TRACEBACK_CHARACTERS = 4000
@@ -68,7 +70,7 @@ class Narrator:
             )
         )
 
-    def plan_ready(self, facts: PlanFacts, model_digest: str) -> None:
+    def plan_ready(self, facts: PlanFacts, model_digest: str | None) -> None:
         """Say how much work there is; for rank 0."""
         self._reporter.send(
             PlanReady(

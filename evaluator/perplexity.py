@@ -115,7 +115,7 @@ def clustered_standard_error(clusters: Iterable[ClusterSum]) -> float | None:
 
 
 def exp_or_none(exponent: float) -> float | None:
-    """e to the power of `exponent`; None where that exceeds float64."""
+    """The exponential; None where that exceeds float64."""
     try:
         return math.exp(exponent)
     except OverflowError:

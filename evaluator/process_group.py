@@ -55,18 +55,18 @@ class Peers:
         """Tell whoever waits that this rank moves."""
         self._store.add("batches", 1)
 
-    def publish(self, key: str, value: bytes) -> None:
+    def publish(self, key: str, value: str) -> None:
         """Make a value known to all ranks."""
         self._store.set(key, value)
 
-    def read(self, key: str, owner: int) -> bytes:
+    def read(self, key: str, owner: int) -> str:
         """A value that rank `owner` publishes; waits for it.
 
         Raises:
             Stalled: It did not come.
         """
         self._await(key, lambda: [owner])
-        return bytes(self._store.get(key))
+        return self._store.get(key).decode()
 
     def wait_for_all(self) -> None:
         """Wait until every rank has come here. No collective is pending meanwhile.
@@ -74,9 +74,9 @@ class Peers:
         Raises:
             Stalled: No batch was finished for too long; it names the ranks that are missing.
         """
-        self._store.set(f"done/{self._rank.rank}", b"1")
+        self._store.set(f"done/{self._rank.rank}", "1")
         if self._store.add("done", 1) == self._rank.world_size:
-            self._store.set("all_done", b"1")
+            self._store.set("all_done", "1")
         self._await("all_done", self._missing)
 
     def _missing(self) -> list[int]:

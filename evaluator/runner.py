@@ -1,9 +1,7 @@
 """The run itself: load, tokenise, plan, score, reduce, report."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -12,14 +10,11 @@ from evaluator import process_group
 from evaluator.agreement import agree, check_finished, identity
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import LedgerEntry, Result
-from evaluator.errors import OutOfMemory, is_out_of_memory
 from evaluator.forward import Cut, cut_model
-from evaluator.lease import draw_leases, lease_table
 from evaluator.ledger import Ledger, read_finished
-from evaluator.model import silence_libraries
+from evaluator.model import LoadedModel, silence_libraries
 from evaluator.narrator import Narrator
-from evaluator.plan import Batch
-from evaluator.prepare import Text, Weights, load_weights, prepare_text, text_warnings
+from evaluator.prepare import Text, load_weights, prepare_text, text_warnings
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
 from evaluator.reduce import (
@@ -30,9 +25,19 @@ from evaluator.reduce import (
     value_warnings,
 )
 from evaluator.score import Scorer
+from evaluator.share import Share
 from evaluator.timing import RankClock
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a rank has once it can score."""
+
+    model: LoadedModel
+    model_digest: str | None
+    """None where the rank that leads the node has read it."""
+    text: Text
+    cut: Cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,91 +72,59 @@ class Run:
             process_group.leave()
 
     def _execute(self, peers: Peers, device: torch.device) -> Result | None:
-        with self.clock.measure("load"):
-            weights = self._load(device)
-        self.narrator.enter("tokenise")
-        with self.clock.measure("tokenise"):
-            text = prepare_text(self.spec, weights.loaded)
-        self._agree(peers, text, weights)
-        resumed = self._read_finished(text, weights)
-        self.narrator.enter("warm_up")
-        with self.clock.measure("warm_up"):
-            cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
+        setup = self._set_up(peers, device)
+        resumed = self._read_finished(setup)
+        ledger = self.narrator.ledger = Ledger(setup.text.plan)
+        ledger.take_over(resumed)
         self.narrator.enter("score")
-        ledger = self._score(peers, text, resumed, self._scorer(text, cut, device))
+        self._share(peers, setup, device).work(setup.text.plan, ledger)
         self.narrator.enter("reduce")
         added = self._gather(peers, ledger)
         if added is None:
             return None
-        result = self._result(text, weights, cut, device, resumed, added)
+        result = self._result(setup, device, resumed, added)
         self.narrator.result(result)
         return result
 
-    def _load(self, device: torch.device) -> Weights:
+    def _set_up(self, peers: Peers, device: torch.device) -> Setup:
         cache_dir = Path(self.spec.cache_dir or Path.home() / ".cache" / "assay")
-        return load_weights(self.spec, device, cache_dir, digest=self.rank.leads_node)
-
-    def _agree(self, peers: Peers, text: Text, weights: Weights) -> None:
+        with self.clock.measure("load"):
+            weights = load_weights(self.spec, device, cache_dir, digest=self.rank.leads_node)
+        self.narrator.enter("tokenise")
+        with self.clock.measure("tokenise"):
+            text = prepare_text(self.spec, weights.loaded)
         with self.clock.measure("load"):
             model_digest = weights.wait_for_digest()
         if self.rank.rank == 0:
-            assert model_digest is not None, "rank 0 leads its node"
             self.narrator.plan_ready(text.plan.facts, model_digest)
         with self.clock.measure("wait"):
             agree(peers, self.rank, identity(text, model_digest))
+        self.narrator.enter("warm_up")
+        with self.clock.measure("warm_up"):
+            cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
+        return Setup(model=weights.loaded, model_digest=model_digest, text=text, cut=cut)
 
-    def _read_finished(self, text: Text, weights: Weights) -> list[LedgerEntry]:
+    def _read_finished(self, setup: Setup) -> list[LedgerEntry]:
         if self.spec.finished_path is None:
             return []
-        check_finished(self.spec, text.plan.facts.digest, weights.wait_for_digest())
+        check_finished(self.spec, setup.text.plan.facts.digest, setup.model_digest)
         return read_finished(Path(self.spec.finished_path))
 
-    def _scorer(self, text: Text, cut: Cut, device: torch.device) -> Scorer:
-        return Scorer(
-            forward=cut.forward,
-            documents=text.documents,
-            prefix_token_id=text.convention.prefix.token_id,
+    def _share(self, peers: Peers, setup: Setup, device: torch.device) -> Share:
+        scorer = Scorer(
+            forward=setup.cut.forward,
+            documents=setup.text.documents,
+            prefix_token_id=setup.text.convention.prefix.token_id,
             device=device,
             dtype=self.spec.launch.dtype,
         )
-
-    def _score(
-        self, peers: Peers, text: Text, resumed: list[LedgerEntry], scorer: Scorer
-    ) -> Ledger:
-        ledger = self.narrator.ledger = Ledger(text.plan)
-        ledger.take_over(resumed)
-        batches = [text.plan.batches[index] for index in ledger.unfinished]
-        table = lease_table([b.num_input_tokens for b in batches], self.rank.world_size)
-        for lease in draw_leases(table, self._timed(peers.next_ticket)):
-            for batch in batches[lease.start : lease.stop]:
-                with self.clock.measure("compute"):
-                    entry = self._score_batch(scorer, batch)
-                ledger.add(entry)
-                self.clock.count(batch)
-                self._timed(peers.note_batch)()
-                self.narrator.tick()
-        return ledger
-
-    def _timed(self, exchange: Callable[[], T]) -> Callable[[], T]:
-        def call() -> T:
-            with self.clock.measure("communicate"):
-                return exchange()
-
-        return call
-
-    def _score_batch(self, scorer: Scorer, batch: Batch) -> LedgerEntry:
-        try:
-            nll_nats = scorer.score(batch)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            msg = (
-                f"rank {self.rank.rank} ran out of memory in batch {batch.index} of "
-                f"{len(batch.windows)} windows of {batch.windows[0].num_inputs} tokens; "
-                f"ask for a smaller scoring.batch_tokens or scoring.window ({error})"
-            )
-            raise OutOfMemory(msg) from error
-        return LedgerEntry(batch=batch.index, nll_nats=nll_nats, num_scored=batch.num_scored)
+        return Share(
+            rank=self.rank,
+            peers=peers,
+            scorer=scorer,
+            clock=self.clock,
+            narrator=self.narrator,
+        )
 
     def _gather(self, peers: Peers, ledger: Ledger) -> list[list[LedgerEntry]] | None:
         with self.clock.measure("wait"):
@@ -165,26 +138,22 @@ class Run:
 
     def _result(
         self,
-        text: Text,
-        weights: Weights,
-        cut: Cut,
+        setup: Setup,
         device: torch.device,
         resumed: list[LedgerEntry],
         added: list[list[LedgerEntry]],
     ) -> Result:
-        value = measure_ledger(join_ledgers(text.plan, resumed, added), text)
-        warnings = (
-            weights.loaded.warnings
-            + cut.warnings
-            + text_warnings(text.convention, weights.loaded)
-            + value_warnings(value, weights.loaded.num_rows)
-        )
+        assert setup.model_digest is not None, "rank 0 leads its node"
+        value = measure_ledger(join_ledgers(setup.text.plan, resumed, added), setup.text)
         circumstances = Circumstances(
-            model_digest=weights.wait_for_digest(),
+            model_digest=setup.model_digest,
             device=devices.describe(device),
             world_size=self.rank.world_size,
             num_batches_resumed=len(resumed),
             wall_s=self.clock.wall_s,
-            warnings=warnings,
+            warnings=setup.model.warnings
+            + setup.cut.warnings
+            + text_warnings(setup.text.convention, setup.model)
+            + value_warnings(value, setup.model.num_rows),
         )
-        return make_result(value, text, self.spec, self.narrator.next_seq, circumstances)
+        return make_result(value, setup.text, self.spec, self.narrator.next_seq, circumstances)

@@ -68,7 +68,7 @@ def _destination(spec: LaunchSpec) -> Destination | None:
         token = Path(spec.token_path).read_text(encoding="utf-8").strip()
     except OSError as error:
         # The server reads the spool at the end, so the run is still worth its time.
-        logger.error("the token can't be read, reports stay in the spool: %s", error)  # noqa: TRY400 - no traceback needed
+        logger.error("the token can't be read, reports stay in the spool: %s", error)
         return None
     return Destination(spec.report_url, token)
 
@@ -97,7 +97,7 @@ class Session:
                 spec=self._spec, rank=self._rank, clock=self._clock, narrator=self._narrator
             ).execute()
         except EvaluatorError as error:
-            logger.error("the run failed", extra={"reason": error.reason, "cause": error.message})  # noqa: TRY400 - the message says it all
+            logger.error("the run failed", extra={"reason": error.reason, "cause": error.message})
             self._narrator.failure(error)
             raise
         except Exception as error:

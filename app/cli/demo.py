@@ -59,7 +59,7 @@ def _demo(console: Console, *, keep: bool, ranks: int, port: int, as_json: bool)
         _server(console, model, data, keep=keep, ranks=ranks, port=port) as server,
         Client(server.url) as client,
     ):
-        job = _run(client, console, _request(model, data, ranks))
+        job = _run(client, console, make_request(model, data, ranks))
         if as_json:
             write_json(client.job(job["id"]).text)
         else:
@@ -72,7 +72,8 @@ def _demo(console: Console, *, keep: bool, ranks: int, port: int, as_json: bool)
     return exit_code(job)
 
 
-def _request(model: Path, data: Path, ranks: int) -> dict[str, Any]:
+def make_request(model: Path, data: Path, ranks: int) -> dict[str, Any]:
+    """Return the job request of the demonstration."""
     return {
         "model": {"kind": "gguf", "path": str(model)},
         "data": {"kind": "jsonl", "path": str(data), "field": "text"},

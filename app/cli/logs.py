@@ -107,4 +107,4 @@ def _write_text(_attempt: int, text: str) -> None:
 
 
 def _write_json(attempt: int, text: str) -> None:
-    write_json(json.dumps({"attempt": attempt, "text": text}, ensure_ascii=False))
+    write_json(json.dumps({"attempt": attempt, "text": text}))

@@ -35,6 +35,11 @@ def count(number: int | None) -> str:
     return DASH if number is None else f"{number:,}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a count of things, for example `1 rank` or `2,000 ranks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def rate(per_second: float | None) -> str:
     """Return a rate without its unit, with about three digits."""
     if per_second is None:

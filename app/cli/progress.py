@@ -1,7 +1,6 @@
 """What is shown while a job runs: a live bar, plain lines, or events in JSON."""
 
 import json
-import sys
 import time
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -11,7 +10,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from app.cli.numbers import plain
-from app.cli.options import is_live
+from app.cli.options import is_live, write_json
 from app.cli.render import describe_progress, speed_and_time_left
 from app.cli.sse import Event
 
@@ -55,8 +54,7 @@ class JsonView:
     def show(self, event: Event) -> None:
         """Write the event as a JSON object."""
         line = {"id": event.id, "event": event.type, "data": event.data}
-        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        write_json(json.dumps(line))  # in ASCII: nothing in it can pass for the end of a line
 
     def away(self, reason: str) -> None:
         """Write nothing: only events go to stdout."""
@@ -146,7 +144,7 @@ class BarView:
         self._attempt = data["attempt"]
         self._progress.update(self._task, description=plain(data["state"]).replace("_", " "))
         if data["state"] == "succeeded":
-            self._progress.update(self._task, total=1.0, completed=1.0)
+            self._progress.update(self._task, total=1.0, completed=1.0, facts="100 %")
         elif data["state"] in {"queued", "starting"}:
             self._progress.update(self._task, total=None, facts="")
 

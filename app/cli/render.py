@@ -10,6 +10,7 @@ from rich.text import Text
 from app.cli.numbers import (
     DASH,
     count,
+    count_of,
     duration,
     plain,
     rate,
@@ -158,21 +159,25 @@ def _figures(figure: Json) -> Iterable[tuple[str, str | Text]]:
     yield "token perplexity", Text(with_error(value, error), style="bold")
     interval = figure["token_perplexity_interval_95"]
     if interval is None:
-        yield "95 % interval", f"none: {count(figure['num_clusters'])} cluster, two are needed"
+        clusters = figure["standard_error_clusters"]
+        yield (
+            "95 % interval",
+            f"none: two {clusters} are needed, there is {count(figure['num_clusters'])}",
+        )
     else:
         low, high = (with_decimals(end, error) for end in interval)
         clusters = f"{count(figure['num_clusters'])} {figure['standard_error_clusters']}"
         yield "95 % interval", f"{low} to {high}, from {clusters}"
-    yield "bits per byte", with_decimals(figure["bits_per_byte"], _bits_error(figure))
+    yield "bits per byte", with_error(figure["bits_per_byte"], _bits_error(figure))
     yield "scored tokens", f"{count(figure['num_scored_tokens'])} of {count(figure['num_tokens'])}"
     yield (
         "text",
-        f"{count(figure['num_documents'])} documents, {count(figure['num_windows'])} windows, "
-        f"{size(figure['num_bytes'])}",
+        f"{count_of(figure['num_documents'], 'document')}, "
+        f"{count_of(figure['num_windows'], 'window')}, {size(figure['num_bytes'])}",
     )
     excluded = {reason: number for reason, number in figure["excluded_documents"].items() if number}
     for reason, number in sorted(excluded.items()):
-        yield "excluded", f"{count(number)} documents: {plain(reason).replace('_', ' ')}"
+        yield "excluded", f"{count_of(number, 'document')}: {plain(reason).replace('_', ' ')}"
 
 
 def _bits_error(figure: Json) -> float | None:
@@ -191,12 +196,11 @@ def _conditions(result: Json, job: Json) -> Iterable[tuple[str, str]]:
         f"stride {count(scoring['stride'])}, prefix {scoring['prefix']}",
     )
     yield "", plain(scoring["definition"])
-    ranks = result["world_size"]
     yield (
         "computed on",
-        f"{plain(result['device'])}, {plain(result['dtype'])}, {count(ranks)} rank"
-        f"{'' if ranks == 1 else 's'} of {count(result['threads_per_rank'])} thread"
-        f"{'' if result['threads_per_rank'] == 1 else 's'}",
+        f"{plain(result['device'])}, {plain(result['dtype'])}, "
+        f"{count_of(result['world_size'], 'rank')} of "
+        f"{count_of(result['threads_per_rank'], 'thread')}",
     )
     speed = job["progress"]["tokens_per_second"]
     yield (

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import Database
 from app.errors import ApiError, AttemptNotCurrent, ContractMismatch, TokenInvalid
 from app.ids import hash_token
-from app.jobs.ledger import pack_counts, pack_floats, to_row
+from app.jobs.ledger import to_row
 from app.jobs.progress import progress
 from app.jobs.repository import add_event, forget_scores, load_job, move, utcnow
 from app.jobs.transitions import JobEvent
@@ -69,22 +69,18 @@ class Absorber:
             return 0
         query = select(Rank).where(Rank.attempt_id == attempt.id)
         ranks = {row.rank: row for row in (await session.scalars(query)).all()}
-        num_new = 0
-        for report in reports:
-            rank = ranks.get(report.rank)
-            if rank is None:
-                if not isinstance(report, Hello):
-                    continue  # a rank introduces itself first; the spool has both
-                rank = _new_rank(attempt, report)
-                session.add(rank)
-                ranks[report.rank] = rank
-            if report.seq != rank.last_seq + 1:
-                continue  # seen already, or one before it is missing: the spool has it
-            rank.last_seq, rank.last_seen_at = report.seq, utcnow()
+        new = _take_numbers(session, attempt, ranks, reports)
+        finished: list[Progress] = []
+        for report in new:
+            if isinstance(report, Progress):
+                finished.append(report)
+            elif isinstance(report, PlanReady | Result):  # these depend on what came before
+                await _take_entries(session, job, attempt, finished)
+                finished = []
             await self._apply(session, job, attempt, ranks, report)
-            num_new += 1
+        await _take_entries(session, job, attempt, finished)
         self._tell_progress(session, job, ranks, force=False)
-        return num_new
+        return len(new)
 
     async def _apply(
         self,
@@ -94,6 +90,7 @@ class Absorber:
         ranks: dict[int, Rank],
         report: Report,
     ) -> None:
+        """Apply one report, but for its ledger entries."""
         match report:
             case Hello():
                 _take_hello(session, job, attempt)
@@ -102,7 +99,6 @@ class Absorber:
             case Progress():
                 ranks[report.rank].stage = job.stage = report.stage
                 _take_timing(ranks, report.timing)
-                await _take_entries(session, job, attempt, report)
             case NodeTiming():
                 for timing in report.ranks:
                     _take_timing(ranks, timing)
@@ -125,6 +121,25 @@ class Absorber:
     def forget(self, job_id: str) -> None:
         """Drop what is remembered of a job that has ended."""
         self._told_at.pop(job_id, None)
+
+
+def _take_numbers(
+    session: AsyncSession, attempt: Attempt, ranks: dict[int, Rank], reports: Sequence[Report]
+) -> list[Report]:
+    """Return the reports that follow what is known of their rank, and count them as known."""
+    new: list[Report] = []
+    for report in reports:
+        rank = ranks.get(report.rank)
+        if rank is None:
+            if not isinstance(report, Hello):
+                continue  # a rank introduces itself first; the spool has both
+            rank = ranks[report.rank] = _new_rank(attempt, report)
+            session.add(rank)
+        if report.seq != rank.last_seq + 1:
+            continue  # seen already, or one before it is missing: the spool has it
+        rank.last_seq, rank.last_seen_at = report.seq, utcnow()
+        new.append(report)
+    return new
 
 
 def _new_rank(attempt: Attempt, hello: Hello) -> Rank:
@@ -168,31 +183,33 @@ async def _take_plan(session: AsyncSession, job: Job, report: PlanReady) -> None
 
 
 async def _take_entries(
-    session: AsyncSession, job: Job, attempt: Attempt, report: Progress
+    session: AsyncSession, job: Job, attempt: Attempt, reports: Sequence[Progress]
 ) -> None:
     """Insert finished batches; one that is there already must carry the same bytes."""
-    entries = {entry.batch: entry for entry in report.entries}
+    batches = [entry.batch for report in reports for entry in report.entries]
+    known = await _known_rows(session, job.id, batches)
+    for report in reports:
+        for entry in report.entries:
+            row = to_row(entry, job_id=job.id, attempt=attempt.number, rank=report.rank)
+            first = known.setdefault(entry.batch, row)
+            if first is row:
+                session.add(row)
+                job.num_batches_done += 1
+                job.num_scored_tokens_done += sum(entry.num_scored)
+            elif (first.nll_nats, first.num_scored) != (row.nll_nats, row.num_scored):
+                finding = {"batch": entry.batch, "first_rank": first.rank, "second_rank": row.rank}
+                add_event(session, job, "audit", finding)
+
+
+async def _known_rows(
+    session: AsyncSession, job_id: str, batches: Sequence[int]
+) -> dict[int, LedgerRow]:
     known: dict[int, LedgerRow] = {}
-    wanted = list(entries)
-    for start in range(0, len(wanted), _SQL_PARAMETERS):
-        query = select(LedgerRow).where(
-            LedgerRow.job_id == job.id,
-            LedgerRow.batch.in_(wanted[start : start + _SQL_PARAMETERS]),
-        )
+    for start in range(0, len(batches), _SQL_PARAMETERS):
+        some = batches[start : start + _SQL_PARAMETERS]
+        query = select(LedgerRow).where(LedgerRow.job_id == job_id, LedgerRow.batch.in_(some))
         known |= {row.batch: row for row in (await session.scalars(query)).all()}
-    for batch, entry in entries.items():
-        row = known.get(batch)
-        if row is None:
-            session.add(to_row(entry, job_id=job.id, attempt=attempt.number, rank=report.rank))
-            job.num_batches_done += 1
-            job.num_scored_tokens_done += sum(entry.num_scored)
-        elif (row.nll_nats, row.num_scored) != (
-            pack_floats(entry.nll_nats),
-            pack_counts(entry.num_scored),
-        ):
-            finding = {"batch": batch, "first_rank": row.rank, "second_rank": report.rank}
-            add_event(session, job, "audit", finding)
-    await session.flush()
+    return known
 
 
 def _take_failure(attempt: Attempt, report: Failure) -> None:

@@ -1,17 +1,19 @@
 """Keyset paging: newest first, by (created_at, id); the cursor is opaque to clients."""
 
 import base64
-import binascii
 import hashlib
 import json
+import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import Select, and_, or_, select
 
 from app.errors import InvalidCursor
 from app.models import Job, JobLabel
 from evaluator.contract.states import JobState
+
+_JOB_ID = re.compile(r"job_[0-9a-z]{1,36}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +77,9 @@ def _decode_cursor(query: JobQuery) -> tuple[datetime, str]:
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         created_at, job_id, filters = json.loads(text)
-        when = datetime.fromisoformat(created_at)
-    except (ValueError, TypeError, binascii.Error) as error:
+        when = datetime.fromisoformat(created_at).astimezone(UTC)
+        if filters != _filter_hash(query) or not _JOB_ID.fullmatch(job_id):
+            raise InvalidCursor(msg)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidCursor(msg) from error
-    if filters != _filter_hash(query) or not isinstance(job_id, str) or when.tzinfo is None:
-        raise InvalidCursor(msg)
     return when, job_id

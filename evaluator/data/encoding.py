@@ -32,7 +32,8 @@ def decode_utf8(content: bytes, path: Path, offset: int = 0) -> str:
             remedy = next(
                 (hint for magic, hint in _SIGNATURES if content[:4].startswith(magic)), remedy
             )
-        msg = f"{path}: byte {offset + error.start} (0x{content[error.start]:02x}) is no UTF-8; {remedy}"
+        byte = f"byte {offset + error.start} (0x{content[error.start]:02x})"
+        msg = f"{path}: {byte} is no UTF-8; {remedy}"
         raise DataEncoding(msg) from error
 
 

@@ -11,6 +11,8 @@ from evaluator.errors import DataEncoding, DataInvalid
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyarrow.parquet import ParquetFile
+
 ROWS_AT_ONCE = 1024
 """Rows turned into Python strings at a time."""
 
@@ -33,7 +35,7 @@ def read(source: ParquetData) -> Iterator[Document]:
         raise DataInvalid(msg) from error
 
 
-def _rows(file: "pyarrow.parquet.ParquetFile", field: str, path: "Path") -> Iterator[Document]:
+def _rows(file: "ParquetFile", field: str, path: "Path") -> Iterator[Document]:
     row = 0
     for rows in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[field]):
         for value in rows.column(0):

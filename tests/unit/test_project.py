@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from app.settings import Settings
+
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -202,6 +204,13 @@ def test_dockerfile_runs_as_somebody_and_is_watched() -> None:
     assert {"server", "full"} <= set(stages)
     assert re.search(r"^USER [1-9]", text, re.M), "a number, so that Kubernetes can check it"
     assert "/readyz" in text
+
+
+@pytest.mark.parametrize("name", ["docker/Dockerfile", "docker/compose.yaml"])
+def test_containers_use_settings_that_exist(name: str) -> None:
+    used = set(re.findall(r"\bASSAY_([A-Z_]+)\b", (ROOT / name).read_text()))
+    assert used
+    assert used <= {field.upper() for field in Settings.model_fields}
 
 
 def test_hooks_fetch_nothing() -> None:

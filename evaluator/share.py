@@ -1,0 +1,66 @@
+"""One rank's share of the batches: takes leases until none is left, scores, notes in the ledger."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from evaluator.contract.reports import LedgerEntry
+from evaluator.errors import OutOfMemory, is_out_of_memory
+from evaluator.lease import draw_leases, lease_table
+from evaluator.ledger import Ledger
+from evaluator.narrator import Narrator
+from evaluator.plan import Batch, Plan
+from evaluator.process_group import Peers
+from evaluator.ranks import RankInfo
+from evaluator.score import Scorer
+from evaluator.timing import RankClock
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Scores what this rank gets of a plan."""
+
+    rank: RankInfo
+    peers: Peers
+    scorer: Scorer
+    clock: RankClock
+    narrator: Narrator
+
+    def work(self, plan: Plan, ledger: Ledger) -> None:
+        """Score batches into the ledger until no lease is left.
+
+        Raises:
+            LossNotFinite: A window's loss is no number.
+            OutOfMemory: A batch does not fit.
+            Superseded: The server no longer wants this attempt.
+        """
+        batches = [plan.batches[index] for index in ledger.unfinished]
+        table = lease_table([batch.num_input_tokens for batch in batches], self.rank.world_size)
+        for lease in draw_leases(table, lambda: self._exchange(self.peers.next_ticket)):
+            for batch in batches[lease.start : lease.stop]:
+                with self.clock.measure("compute"):
+                    entry = self._score(batch)
+                ledger.add(entry)
+                self.clock.count(batch)
+                self._exchange(self.peers.note_batch)
+                self.narrator.tick()
+
+    def _exchange(self, operation: Callable[[], T]) -> T:
+        with self.clock.measure("communicate"):
+            return operation()
+
+    def _score(self, batch: Batch) -> LedgerEntry:
+        try:
+            nll_nats = self.scorer.score(batch)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            msg = (
+                f"rank {self.rank.rank} ran out of memory in batch {batch.index} of "
+                f"{len(batch.windows)} windows of {batch.windows[0].num_inputs} tokens; "
+                f"ask for a smaller scoring.batch_tokens or scoring.window ({error})"
+            )
+            raise OutOfMemory(msg) from error
+        return LedgerEntry(batch=batch.index, nll_nats=nll_nats, num_scored=batch.num_scored)

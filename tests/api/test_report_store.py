@@ -1,0 +1,309 @@
+"""Reports, fencing and settlement against real databases."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from app.api.deps import Parts
+from app.errors import AttemptNotCurrent, TokenInvalid, TransitionNotAllowed
+from app.jobs.ingest import Absorber
+from app.jobs.ledger import load_rows, total
+from app.jobs.repository import load_open_attempts
+from app.jobs.service import JobRecord
+from app.launchers.base import Ended, Launch, LaunchRef, NotStarted, Seen, Vanished
+from app.models import Attempt, Event, Rank
+from app.workers.dispatch import Dispatcher
+from app.workers.settle import Settler
+from evaluator.contract import CONTRACT_VERSION
+from evaluator.contract.env import TOKEN_FILE
+from evaluator.contract.reports import (
+    Failure,
+    Hello,
+    LedgerEntry,
+    PlanReady,
+    Progress,
+    RankTiming,
+    Report,
+    ReportBatch,
+)
+from evaluator.contract.states import FailureReason, JobState
+from tests.api.factories import submit
+from tests.support.fake_python import made_up_result, plan_facts
+
+ENDED = Ended(
+    exit_code=0,
+    signal=None,
+    stopped=False,
+    ended_at=datetime(2026, 1, 1, tzinfo=UTC),
+    root_cause=None,
+    log_tail=(),
+)
+
+
+class PaperLauncher:
+    """Starts nothing and remembers what it was asked for."""
+
+    kind = "paper"
+
+    def __init__(self) -> None:
+        self.started: list[Launch] = []
+
+    async def start(self, launch: Launch) -> None:
+        self.started.append(launch)
+
+    async def look(self, ref: LaunchRef) -> Seen:
+        del ref
+        return NotStarted()
+
+    async def request_stop(self, ref: LaunchRef) -> None:
+        del ref
+
+    async def sweep(self, ref: LaunchRef) -> int:
+        del ref
+        return 0
+
+
+class Run:
+    """A launched job whose ranks are played by the test."""
+
+    def __init__(self, parts: Parts, job_id: str, attempt: Attempt, token: str) -> None:
+        self.parts = parts
+        self.job_id = job_id
+        self.attempt_id = attempt.id
+        self.token = token
+
+    @property
+    def settler(self) -> Settler:
+        return Settler(self.parts.database, self.parts.settings, Absorber())
+
+    async def send(self, *reports: Report) -> None:
+        batch = ReportBatch(contract_version=CONTRACT_VERSION, reports=reports)
+        await self.parts.writer.submit(self.token, self.attempt_id, batch)
+
+    async def job(self) -> JobRecord:
+        return await self.parts.jobs.get(self.job_id)
+
+    async def events(self, kind: str) -> Sequence[Event]:
+        found = await self.parts.jobs.events(self.job_id, after=0)
+        return [event for event in found if event.type == kind]
+
+    async def finish(self) -> None:
+        """Report everything that a run of one rank has to say."""
+        await self.send(hello(), plan(2), progress(3, 0, 1, 2), made_up_result(4, 0.6))
+
+
+def hello(rank: int = 0) -> Hello:
+    return Hello(
+        rank=rank, seq=1, local_rank=rank, node_rank=0, world_size=1, host="here", pid=1,
+        device="cpu", versions={},
+    )  # fmt: skip
+
+
+def plan(seq: int) -> PlanReady:
+    return PlanReady(rank=0, seq=seq, plan=plan_facts())
+
+
+def entry(batch: int, shift: float = 0.0) -> LedgerEntry:
+    nll = (0.1, 0.2, 0.3)[batch % 3] + shift
+    return LedgerEntry(batch=batch, nll_nats=(nll,), num_scored=(10,))
+
+
+def progress(seq: int, *batches: int, rank: int = 0, shift: float = 0.0) -> Progress:
+    timing = RankTiming(rank=rank, local_rank=rank, node_rank=0, compute_s=seq)
+    return Progress(
+        rank=rank, seq=seq, stage="score", timing=timing,
+        entries=tuple(entry(batch, shift) for batch in batches),
+    )  # fmt: skip
+
+
+async def launch(parts: Parts) -> Run:
+    """Let the dispatcher make the next attempt, as far as the files of its run directory."""
+    launcher = PaperLauncher()
+    settler = Settler(parts.database, parts.settings, Absorber())
+    await Dispatcher(parts.database, parts.settings, launcher, settler).turn()
+    (started,) = launcher.started
+    async with parts.database.read() as session:
+        query = select(Attempt).where(Attempt.launch_id == started.ref.launch_id)
+        attempt = (await session.scalars(query)).one()
+    token = (started.ref.run_dir / TOKEN_FILE).read_text()
+    return Run(parts, attempt.job_id, attempt, token)
+
+
+@pytest.fixture
+async def run(parts: Parts, client: httpx.AsyncClient) -> Run:
+    await submit(client)
+    return await launch(parts)
+
+
+async def test_a_run_that_goes_well(run: Run) -> None:
+    await run.finish()
+    assert (await run.job()).job.state is JobState.FINISHING
+    await run.settler.settle(run.attempt_id, ENDED)
+    job = (await run.job()).job
+    assert job.state is JobState.SUCCEEDED
+    states = [event.data["state"] for event in await run.events("state")]
+    assert states == ["queued", "starting", "running", "finishing", "succeeded"]
+
+
+async def test_a_repetition_changes_nothing(run: Run) -> None:
+    await run.send(hello(), plan(2), progress(3, 0, 1))
+    await run.send(hello(), plan(2), progress(3, 0, 1))
+    await run.send(progress(3, 2))  # another one under a number that was used
+    record = await run.job()
+    assert record.job.num_batches_done == 2
+    assert record.job.num_scored_tokens_done == 20
+    assert record.ranks[0].last_seq == 3
+
+
+async def test_a_gap_waits_for_the_spool(run: Run) -> None:
+    await run.send(hello(), progress(3, 1))
+    assert (await run.job()).job.num_batches_done == 0
+    await run.send(progress(2, 0), progress(3, 1))
+    assert (await run.job()).job.num_batches_done == 2
+
+
+async def test_the_same_batch_with_other_numbers_is_a_finding_and_no_overwrite(run: Run) -> None:
+    await run.send(hello(), hello(rank=1), progress(2, 0, 1))
+    await run.send(progress(2, 1, rank=1, shift=1e-12))
+    async with run.parts.database.read() as session:
+        rows = await load_rows(session, run.job_id)
+    assert total(rows) == (0.1 + 0.2, 20)
+    (finding,) = await run.events("audit")
+    assert finding.data == {"batch": 1, "first_rank": 0, "second_rank": 1}
+
+
+async def test_tokens_open_one_attempt_only(run: Run) -> None:
+    batch = ReportBatch(contract_version=CONTRACT_VERSION, reports=(hello(),))
+    for token, attempt_id in (("guess", run.attempt_id), (run.token, "att_other")):
+        with pytest.raises(TokenInvalid):
+            await run.parts.writer.submit(token, attempt_id, batch)
+
+
+async def test_an_attempt_that_has_ended_is_not_heard(run: Run) -> None:
+    await run.send(hello(), progress(2, 0))
+    await run.settler.settle(run.attempt_id, Vanished())
+    assert (await run.job()).job.state is JobState.QUEUED
+    with pytest.raises(AttemptNotCurrent):
+        await run.send(progress(3, 1))
+    second = await launch(run.parts)
+    assert second.attempt_id != run.attempt_id
+    with pytest.raises(AttemptNotCurrent):
+        await run.send(made_up_result(3, 0.6))
+    await second.finish()
+    job = (await run.job()).job
+    assert (job.state, job.attempt, job.num_batches_done) == (JobState.FINISHING, 2, 3)
+
+
+async def test_the_next_attempt_is_given_what_is_finished(run: Run) -> None:
+    await run.send(hello(), plan(2), progress(3, 0, 2))
+    await run.settler.settle(run.attempt_id, Vanished())
+    second = await launch(run.parts)
+    run_dir = run.parts.settings.runs_dir / run.job_id / "2"
+    lines = (run_dir / "finished.jsonl").read_text().splitlines()
+    assert [LedgerEntry.model_validate_json(line) for line in lines] == [entry(0), entry(2)]
+    assert second.token != run.token
+
+
+async def test_the_cause_outlives_what_follows_from_it(run: Run) -> None:
+    await run.send(hello(), hello(rank=1))
+
+    def failure(rank: int, reason: FailureReason) -> Failure:
+        return Failure(rank=rank, seq=2, reason=reason, message=f"from rank {rank}")
+
+    await run.send(failure(1, FailureReason.COMMUNICATION))
+    await run.send(failure(0, FailureReason.DATA_EMPTY))
+    await run.settler.settle(run.attempt_id, ENDED)
+    job = (await run.job()).job
+    assert (job.state, job.state_reason) == (JobState.FAILED, FailureReason.DATA_EMPTY)
+    assert job.message == "rank 0: from rank 0"
+
+
+async def test_a_thousand_reports_at_once_all_count(run: Run) -> None:
+    num_ranks, num_each = 50, 20
+
+    async def play(rank: int) -> None:
+        await run.send(hello(rank))
+        for seq in range(2, num_each + 2):
+            await run.send(progress(seq, rank * num_each + seq - 2, rank=rank))
+
+    await asyncio.gather(*(play(rank) for rank in range(num_ranks)))
+    record = await run.job()
+    assert record.job.num_batches_done == num_ranks * num_each
+    assert {rank.last_seq for rank in record.ranks} == {num_each + 1}
+
+
+@pytest.mark.parametrize("attempt", range(8))
+async def test_cancel_and_the_end_at_once_give_one_terminal_state(run: Run, attempt: int) -> None:
+    del attempt
+    await run.finish()
+
+    async def cancel() -> None:
+        with contextlib.suppress(TransitionNotAllowed):
+            await run.parts.jobs.cancel(run.job_id)
+
+    await asyncio.gather(
+        run.settler.settle(run.attempt_id, ENDED),
+        cancel(),
+        run.settler.settle(run.attempt_id, ENDED),
+    )
+    job = (await run.job()).job
+    terminal = [event for event in await run.events("state") if event.data["is_terminal"]]
+    assert [event.data["state"] for event in terminal] == [job.state]
+    assert job.state in (JobState.SUCCEEDED, JobState.CANCELLED)
+    assert (job.result is None) == (job.state is JobState.CANCELLED)
+
+
+async def test_two_dispatchers_make_one_attempt(parts: Parts, client: httpx.AsyncClient) -> None:
+    await submit(client)
+    launchers = [PaperLauncher(), PaperLauncher()]
+    settler = Settler(parts.database, parts.settings, Absorber())
+    turns = [Dispatcher(parts.database, parts.settings, each, settler).turn() for each in launchers]
+    await asyncio.gather(*turns)
+    assert sum(len(each.started) for each in launchers) == 1
+
+
+async def test_a_model_that_is_gone_at_launch_fails_the_job(
+    parts: Parts, client: httpx.AsyncClient
+) -> None:
+    job = await submit(client)
+    (parts.settings.model_roots[0] / "tiny" / "config.json").unlink()
+    launcher = PaperLauncher()
+    settler = Settler(parts.database, parts.settings, Absorber())
+    await Dispatcher(parts.database, parts.settings, launcher, settler).turn()
+    record = await parts.jobs.get(job["id"])
+    assert record.job.state is JobState.FAILED
+    assert "config.json" in (record.job.message or "")
+    async with parts.database.read() as session:
+        assert await load_open_attempts(session) == []
+
+
+async def test_a_spool_that_was_cut_off_counts_up_to_the_cut(run: Run) -> None:
+    spool = run.parts.settings.runs_dir / run.job_id / "1" / "spool"
+    spool.mkdir()
+    whole = [hello(), plan(2), progress(3, 0)]
+    text = "".join(report.model_dump_json() + "\n" for report in whole)
+    torn = progress(4, 1).model_dump_json()[:40]
+    (spool / "rank-00000.jsonl").write_text(text + torn)
+    await run.settler.settle(run.attempt_id, Vanished())
+    record = await run.job()
+    assert record.job.num_batches_done == 1
+    assert record.job.state is JobState.QUEUED
+
+
+async def test_ranks_keep_the_newest_timing(run: Run) -> None:
+    await run.send(hello(), progress(2), progress(3))
+    async with run.parts.database.read() as session:
+        rank = (await session.scalars(select(Rank))).one()
+    assert rank.timing is not None
+    assert rank.timing["compute_s"] == 3
+
+
+def test_the_token_is_readable_by_its_owner_alone(run: Run) -> None:
+    path = run.parts.settings.runs_dir / run.job_id / "1" / TOKEN_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert run.token not in (path.parent / "spec.json").read_text()
