@@ -27,8 +27,9 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """Of collectives; ranks enter them only once all of them are done with their batches."""
 STALL_TIMEOUT_S = 1800.0
 """How long no rank may finish a batch, while one waits for the others."""
-POLL = timedelta(seconds=2)
-"""How often a waiting rank looks whether the others still move; it wakes at once at the end."""
+LOOKS_PER_STALL = 30
+"""How often within that time a waiting rank looks whether the others move. What it waits for wakes
+it at once; looking rarely keeps the store free, and torch logs a line each time."""
 
 
 class Peers:
@@ -45,6 +46,7 @@ class Peers:
         self._rank = rank
         self._store = store
         self._stall_timeout_s = stall_timeout_s
+        self._look_every = timedelta(seconds=stall_timeout_s / LOOKS_PER_STALL)
         self._monotonic = monotonic
 
     def next_ticket(self) -> int:
@@ -87,7 +89,7 @@ class Peers:
         moved, since = -1, self._monotonic()
         while True:
             try:
-                self._store.wait([key], POLL)
+                self._store.wait([key], self._look_every)
             except dist.DistStoreError:
                 now = self._store.add("batches", 0)
                 if now != moved:

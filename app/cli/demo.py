@@ -15,6 +15,7 @@ from app.cli import demo_server
 from app.cli.client import Client, ClientError
 from app.cli.demo_inputs import DemoError, find_model, write_data
 from app.cli.demo_server import DemoServer
+from app.cli.numbers import plain
 from app.cli.options import EXIT_INTERRUPTED, EXIT_SERVER, make_console, write_json
 from app.cli.render import print_end
 from app.cli.submit import job_address
@@ -22,6 +23,7 @@ from app.cli.watch import exit_code, follow
 
 _STATE_DIR = Path(".assay") / "demo"
 _CANCELLED_WITHIN_S = 30.0
+_NUM_LOG_LINES = 20
 
 
 def demo(
@@ -64,6 +66,7 @@ def _demo(console: Console, *, keep: bool, ranks: int, port: int, as_json: bool)
             write_json(client.job(job["id"]).text)
         else:
             print_end(console, job)
+            _print_log(client, console, job)
         address = job_address(client, job)
     if keep:
         console.print(f"\nThe server keeps running. The job: {address}", soft_wrap=True)
@@ -129,6 +132,15 @@ def _run(client: Client, console: Console, request: dict[str, Any]) -> dict[str,
         console.print("Cancelling the job.")
         _cancel(client, job["id"])
         raise
+
+
+def _print_log(client: Client, console: Console, job: dict[str, Any]) -> None:
+    """Print the end of a failed attempt's log: the server that has it is about to stop."""
+    if job["state"] == "succeeded" or not job["attempt"]:
+        return
+    lines = client.log(job["id"], attempt=job["attempt"], offset=0).text.splitlines()
+    for line in lines[-_NUM_LOG_LINES:]:
+        console.print(plain(line), soft_wrap=True)
 
 
 def _cancel(client: Client, job_id: str) -> None:

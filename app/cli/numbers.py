@@ -60,6 +60,17 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def time_left(seconds: float) -> str:
+    """Return an expected duration in whole seconds."""
+    whole = math.ceil(seconds)
+    return f"{whole} s" if whole < 60 else duration(whole)
+
+
+def percent(fraction: float) -> str:
+    """Return a share in whole percent, rounded down: 100 % is what is really done."""
+    return f"{math.floor(100 * fraction)} %"
+
+
 def size(num_bytes: int | None) -> str:
     """Return a size in decimal units, for example `61.4 kB`."""
     if num_bytes is None:

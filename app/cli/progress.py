@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
-from app.cli.numbers import plain
+from app.cli.numbers import percent, plain
 from app.cli.options import is_live, write_json
 from app.cli.render import describe_progress, speed_and_time_left
 from app.cli.sse import Event
@@ -150,7 +150,7 @@ class BarView:
 
     def _move(self, progress: dict[str, Any]) -> None:
         fraction = progress["fraction"]
-        facts = [] if fraction is None else [f"{100 * fraction:3.0f} %"]
+        facts = [] if fraction is None else [f"{percent(fraction):>5}"]
         self._progress.update(
             self._task,
             description=plain(progress["stage"] or progress["state"]).replace("_", " "),

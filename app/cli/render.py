@@ -12,9 +12,11 @@ from app.cli.numbers import (
     count,
     count_of,
     duration,
+    percent,
     plain,
     rate,
     size,
+    time_left,
     with_decimals,
     with_error,
 )
@@ -60,7 +62,7 @@ def print_result(console: Console, job: Json) -> None:
     console.print()
     _print_facts(console, _figures(result["perplexity"]))
     console.print()
-    _print_facts(console, _conditions(result, job))
+    _print_facts(console, _conditions(result, job["nodes"]))
     console.print()
     _print_ranks(console, job["nodes"])
     for warning in result["warnings"]:
@@ -138,7 +140,7 @@ def describe_progress(progress: Json) -> str:
     """Return stage, part done, speed and time left in one line."""
     parts = [plain(progress["stage"] or "waiting").replace("_", " ")]
     if progress["fraction"] is not None:
-        parts.append(f"{100 * progress['fraction']:.0f} %")
+        parts.append(percent(progress["fraction"]))
     if progress["num_batches"]:
         parts.append(f"{progress['num_batches_done']}/{progress['num_batches']} batches")
     return ", ".join((*parts, *speed_and_time_left(progress)))
@@ -150,7 +152,7 @@ def speed_and_time_left(progress: Json) -> Sequence[str]:
     if progress["tokens_per_second"]:
         parts.append(f"{rate(progress['tokens_per_second'])} tokens/s")
     if progress["eta_seconds"] is not None:
-        parts.append(f"ETA {duration(progress['eta_seconds'])}")
+        parts.append(f"ETA {time_left(progress['eta_seconds'])}")
     return parts
 
 
@@ -188,7 +190,7 @@ def _bits_error(figure: Json) -> float | None:
     return abs(float(figure["bits_per_byte"]) * float(error) / float(mean))
 
 
-def _conditions(result: Json, job: Json) -> Iterable[tuple[str, str]]:
+def _conditions(result: Json, nodes: Sequence[Json]) -> Iterable[tuple[str, str]]:
     scoring = result["scoring"]
     yield (
         "convention",
@@ -202,11 +204,8 @@ def _conditions(result: Json, job: Json) -> Iterable[tuple[str, str]]:
         f"{count_of(result['world_size'], 'rank')} of "
         f"{count_of(result['threads_per_rank'], 'thread')}",
     )
-    speed = job["progress"]["tokens_per_second"]
-    yield (
-        "time",
-        duration(result["wall_seconds"]) + (f", {rate(speed)} scored tokens/s" if speed else ""),
-    )
+    speeds = [_speed(rank) or 0.0 for node in nodes for rank in node["ranks"]]
+    yield "time", f"{duration(result['wall_seconds'])}, {rate(sum(speeds))} scored tokens/s"
     if result["num_batches_resumed"]:
         yield "taken over", f"{count(result['num_batches_resumed'])} batches of earlier attempts"
 
@@ -260,9 +259,15 @@ def _table(*headers: str) -> Table:
 
 
 def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+    rows = list(facts)
+    if not console.is_terminal:  # a grid would fill every line up with spaces
+        width = max(len(name) for name, _ in rows)
+        for name, value in rows:
+            console.print(f"{name:<{width}}  {value}", soft_wrap=True)
+        return
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, value in facts:
+    for name, value in rows:
         grid.add_row(name, value)
     console.print(grid)

@@ -117,11 +117,15 @@ class Supervisor:
         """Kill what is left, again and again until nothing is."""
         delay_s, longest_delay_s = KILL_DELAY_S
         spared: set[processes.Process] = set()
-        while processes.kill_members(
+        known: set[tuple[int, int]] = set()
+        while killed := processes.kill_members(
             self._order.launch_id, spared=spared, supervisor_pid=os.getpid()
         ):
+            found = {(process.pid, process.start_ticks) for process in killed}
+            # Those that start others faster than we look are caught only without a pause.
+            delay_s = min(2 * delay_s, longest_delay_s) if found <= known else 0.0
+            known |= found
             self._wait(delay_s)
-            delay_s = min(2 * delay_s, longest_delay_s)
         self._reap()
         for process in spared:
             line = f"[process {process.pid} belongs to another user and could not be ended]\n"

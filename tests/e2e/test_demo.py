@@ -1,12 +1,31 @@
 """The demonstration: its server first, then all of it on the real model."""
 
+import json
+import math
+import os
+import signal
 import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from app.cli import demo_server
-from app.cli.demo_inputs import DemoError
+from app.cli.demo_inputs import DemoError, find_model
+from tests.support import plain_perplexity
+from tests.support.server import launch_processes, wait_for
+
+ROOT = Path(__file__).parents[2]
+STATE = Path(".assay/demo")
+# A checkout that is not installed is found too, from any working directory.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+DEMO = (sys.executable, "-m", "app.cli", "demo")
+DEADLINE_S = 400
 
 
 def test_server_that_ends_at_once_shows_its_log(tmp_path: Path) -> None:
@@ -21,3 +40,102 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(DemoError, match=f"port {port} is taken"):
             demo_server.start(tmp_path, port=port, settings={})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the demonstration runs; nothing of it is left at the end."""
+    folder = tmp_path_factory.mktemp("demo")
+    yield folder
+    server = demo_server.find_running(folder / STATE)
+    if server is not None:
+        server.stop()
+    wait_for(lambda: not launch_processes(folder / STATE), within_s=30, what="no process left")
+
+
+@pytest.fixture(scope="module")
+def kept(folder: Path) -> dict[str, Any]:
+    """The job of a demonstration that left its server running."""
+    done = subprocess.run(
+        [*DEMO, "--keep", "--json"],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    job: dict[str, Any] = json.loads(done.stdout)
+    return job
+
+
+def interrupt_demo(folder: Path, *, by: signal.Signals) -> str:
+    """Run the demonstration, interrupt it while it scores, return its output."""
+    output = folder / "output.txt"
+    with (
+        output.open("w") as file,
+        subprocess.Popen(DEMO, cwd=folder, env=ENVIRONMENT, stdout=file, stderr=file) as process,
+    ):
+        try:
+            wait_for(
+                lambda: "score" in output.read_text() or process.poll() is not None,
+                within_s=DEADLINE_S,
+                what="the demonstration scores",
+            )
+            process.send_signal(by)
+            assert process.wait(timeout=60) == 130, output.read_text()
+        finally:
+            process.kill()
+    with sqlite3.connect(folder / STATE / "assay.db") as database:
+        query = "SELECT state FROM jobs ORDER BY id DESC LIMIT 1"
+        assert database.execute(query).fetchone() == ("cancelled",)
+    database.close()
+    assert launch_processes(folder / STATE) == {}
+    return output.read_text()
+
+
+@pytest.mark.smollm2
+def test_figure_is_that_of_a_plain_script(kept: dict[str, Any], folder: Path) -> None:
+    data = folder / STATE / "data/python-reference.jsonl"
+    done = subprocess.run(
+        [sys.executable, plain_perplexity.__file__, str(find_model()), str(data), "512"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    plain = json.loads(done.stdout)
+    figure = kept["result"]["perplexity"]
+    assert kept["state"] == "succeeded"
+    assert figure["num_scored_tokens"] == plain["num_scored_tokens"]
+    assert figure["nll_sum_nats"] == pytest.approx(plain["nll_sum_nats"], rel=1e-7)
+    value = math.exp(plain["nll_sum_nats"] / plain["num_scored_tokens"])
+    assert figure["token_perplexity"] == pytest.approx(value, rel=3e-7)
+    assert [rank["rank"] for node in kept["nodes"] for rank in node["ranks"]] == [0, 1]
+
+
+@pytest.mark.smollm2
+def test_ctrl_c_cancels_the_job_and_leaves_a_server_that_was_there(
+    kept: dict[str, Any], folder: Path
+) -> None:
+    server = demo_server.find_running(folder / STATE)
+    assert server is not None
+    output = interrupt_demo(folder, by=signal.SIGINT)
+    assert f"already runs at {server.url}" in output
+    assert "Traceback" not in output
+    answer = httpx.get(f"{server.url}/v1/jobs/{kept['id']}")
+    assert answer.json()["state"] == "succeeded"
+    server.stop()
+    assert demo_server.find_running(folder / STATE) is None
+
+
+@pytest.mark.smollm2
+def test_sigterm_cancels_the_job_and_stops_the_server(kept: dict[str, Any], folder: Path) -> None:
+    assert kept["state"] == "succeeded"  # so the weights are in the cache
+    output = interrupt_demo(folder, by=signal.SIGTERM)
+    assert "Cancelling the job." in output
+    assert "Interrupted." in output
+    assert "Traceback" not in output
+    assert demo_server.find_running(folder / STATE) is None

@@ -4,9 +4,11 @@ from app.cli.numbers import (
     count,
     duration,
     parse_duration,
+    percent,
     plain,
     rate,
     size,
+    time_left,
     with_decimals,
     with_error,
 )
@@ -67,6 +69,16 @@ def test_duration(seconds: float | None, shown: str) -> None:
 )
 def test_size(num_bytes: int | None, shown: str) -> None:
     assert size(num_bytes) == shown
+
+
+def test_time_left_and_percent() -> None:
+    assert [time_left(seconds) for seconds in (0.0, 0.2, 59.5, 65)] == [
+        "0 s",
+        "1 s",
+        "1 min 00 s",
+        "1 min 05 s",
+    ]
+    assert [percent(fraction) for fraction in (0.0, 0.999, 1.0)] == ["0 %", "99 %", "100 %"]
 
 
 def test_count_and_rate() -> None:

@@ -50,11 +50,11 @@ def test_lines_for_states_stages_and_tenths() -> None:
     assert shown == [
         "queued",
         "running, attempt 1",
-        "load, 600 tokens/s, ETA 14.5 s",
+        "load, 600 tokens/s, ETA 15 s",
         "score, 0 %",
         "score, 10 %",
         "score, 25 %",
-        "score, 100 %",
+        "score, 99 %",
         "succeeded, attempt 1",
     ]
 

@@ -226,7 +226,7 @@ def test_running_job_shows_progress_and_ranks() -> None:
     console = make_console()
     print_job(console, make_job(state="running", is_terminal=False, result=None))
     text = text_of(console)
-    assert "score, 42 %, 9/21 batches, 600 tokens/s, ETA 14.5 s" in text
+    assert "score, 42 %, 9/21 batches, 600 tokens/s, ETA 15 s" in text
     assert "812 MB" in text
 
 

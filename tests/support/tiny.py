@@ -1,0 +1,68 @@
+"""Tiny random models with a real tokenizer, made on the spot: nothing is downloaded."""
+
+import random
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+VOCABULARY_SIZE = 320
+"""256 bytes, the special tokens, and some merges."""
+POSITIONS = 128
+WORDS = "the quick brown fox jumps over a lazy dog while seven wizards mix strange potions".split()
+
+
+def words(num_words: int, seed: int = 0) -> str:
+    """Text without meaning, always the same for a seed."""
+    generator = random.Random(seed)
+    return " ".join(generator.choice(WORDS) for _ in range(num_words))
+
+
+def save_tokenizer(
+    folder: Path, *, bos: str | None = "<s>", eos: str | None = "</s>"
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer, so that any text has ids, with ids below `VOCABULARY_SIZE`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY_SIZE,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([words(2000, seed=1)], trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token=eos)
+    fast.save_pretrained(folder)
+    return fast
+
+
+def save_model(
+    folder: Path, *, seed: int = 0, vocab_size: int = VOCABULARY_SIZE, layers: int = 2
+) -> LlamaForCausalLM:
+    """A random Llama. Its logits are spread out, so that no two targets cost the same."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=POSITIONS,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def save_tiny(folder: Path, *, seed: int = 0) -> Path:
+    """Model and tokenizer in one folder."""
+    save_model(folder, seed=seed)
+    save_tokenizer(folder)
+    return folder
