@@ -30,6 +30,8 @@ START_DEADLINE_S = 30.0
 SWEEP_DEADLINE_S = 30.0
 """For killed processes to be gone; only one that hangs inside the kernel takes long."""
 SWEEP_DELAY_S = 0.02
+SWEEP_EMPTY_LOOKS = 3
+"""A look may miss a process that starts another and ends meanwhile."""
 
 _CODE_ROOT = Path(__file__).resolve().parents[2]
 """Where the supervisor finds `app` and `evaluator`."""
@@ -72,8 +74,16 @@ def _start(launch: Launch) -> None:
     except (OSError, ValueError) as error:
         msg = f"cannot write {ref.run_dir / rundir.ORDER_FILE}: {error}"
         raise LaunchError(msg) from error
-    if not rundir.is_claimed(ref.run_dir):
+    if rundir.is_claimed(ref.run_dir):
+        return
+    try:
         _spawn_supervisor(ref, order.env)
+    except LaunchError:
+        if isinstance(_look(ref), Alive | Ended):
+            return  # by another start of the same launch, or late
+        with contextlib.suppress(OSError):
+            rundir.ask_stop(ref.run_dir)  # one that comes up still finds that it is not wanted
+        raise
 
 
 def _spawn_supervisor(ref: LaunchRef, env: dict[str, str]) -> None:
@@ -94,20 +104,12 @@ def _spawn_supervisor(ref: LaunchRef, env: dict[str, str]) -> None:
             check=False,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        _give_up(ref)
         msg = f"cannot start the supervisor of {ref.run_dir}: {error}"
         raise LaunchError(msg) from error
     if done.returncode != 0:
-        _give_up(ref)
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         msg = f"the supervisor of {ref.run_dir} ended with {done.returncode}: {reason}"
         raise LaunchError(msg)
-
-
-def _give_up(ref: LaunchRef) -> None:
-    """See that a supervisor that comes up late finds that it is not wanted."""
-    with contextlib.suppress(OSError):
-        rundir.ask_stop(ref.run_dir)
 
 
 def _look(ref: LaunchRef) -> Seen:
@@ -145,7 +147,10 @@ def _sweep(ref: LaunchRef) -> int:
     killed: set[tuple[int, int]] = set()
     spared: set[processes.Process] = set()
     deadline = time.monotonic() + SWEEP_DEADLINE_S
-    while members := processes.kill_members(ref.launch_id, spared=spared):
+    num_empty = 0
+    while num_empty < SWEEP_EMPTY_LOOKS:
+        members = processes.kill_members(ref.launch_id, spared=spared)
+        num_empty = 0 if members else num_empty + 1
         killed |= {(process.pid, process.start_ticks) for process in members}
         if time.monotonic() > deadline:
             pids = sorted(process.pid for process in members)

@@ -97,6 +97,16 @@ def all_processes() -> list[Process]:
     return [process for pid in pids if (process := read_process(pid)) is not None]
 
 
+def children_of_this_process() -> list[int]:
+    """Pids of the children of a single-threaded process; empty where the kernel does not tell."""
+    try:
+        return [
+            int(pid) for pid in (PROC / f"self/task/{os.getpid()}/children").read_text().split()
+        ]
+    except FileNotFoundError:
+        return []
+
+
 def carries_marker(pid: int, launch_id: str) -> bool:
     """Whether the process was started with this launch id in its environment."""
     try:

@@ -8,6 +8,7 @@ Standard library only and a single thread: it starts in milliseconds, stays smal
 life of a launch, and may fork.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -33,6 +34,8 @@ DRAIN_BYTES = 2**21
 """More than a pipe can hold: read at the end even if a stranger goes on writing."""
 KILL_DELAY_S = (0.005, 1.0)
 """First and longest wait before those that did not die are killed again."""
+NUM_KILL_ROUNDS = 20
+"""How often our own children are killed between two looks at all processes."""
 WRITE_EXIT_FOR_S = 60.0
 """How long a full disk is waited for."""
 EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
@@ -115,21 +118,38 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         """Kill what is left, again and again until nothing is."""
-        delay_s, longest_delay_s = KILL_DELAY_S
+        first_delay_s, longest_delay_s = KILL_DELAY_S
+        delay_s = 0.0
         spared: set[processes.Process] = set()
         known: set[tuple[int, int]] = set()
-        while killed := processes.kill_members(
-            self._order.launch_id, spared=spared, supervisor_pid=os.getpid()
-        ):
+        while True:
+            killed = processes.kill_members(
+                self._order.launch_id, spared=spared, supervisor_pid=os.getpid()
+            )
+            # A list of processes may miss one that starts another and ends. Children are exact:
+            # orphans of the launch are handed to us at once.
+            if not self._kill_children() and not killed:
+                break
+            if not killed and spared:
+                break
             found = {(process.pid, process.start_ticks) for process in killed}
             # Those that start others faster than we look are caught only without a pause.
-            delay_s = min(2 * delay_s, longest_delay_s) if found <= known else 0.0
-            known |= found
-            self._wait(delay_s)
-        self._reap()
+            delay_s = 0.0 if found - known else max(first_delay_s, 2 * delay_s)
+            known = found
+            self._wait(min(delay_s, longest_delay_s))
         for process in spared:
             line = f"[process {process.pid} belongs to another user and could not be ended]\n"
             self._log.write(line.encode())
+
+    def _kill_children(self) -> bool:
+        """Kill our own children in quick succession; returns whether there are any left."""
+        for _ in range(NUM_KILL_ROUNDS):
+            if not self._reap():
+                return False
+            for pid in processes.children_of_this_process():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)  # not waited for: nobody else has the pid
+        return True
 
     def _stop_is_asked(self) -> bool:
         return self._stop_signalled or rundir.stop_is_asked(self._run_dir)
@@ -159,15 +179,15 @@ class Supervisor:
             num_read += len(chunk)
         return num_read
 
-    def _reap(self) -> None:
-        """Take notice of children that ended, orphans handed to us included."""
+    def _reap(self) -> bool:
+        """Take notice of children that ended, orphans handed to us included; are any left?"""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             if pid == self._main_pid:
                 self._exit_status = os.waitstatus_to_exitcode(status)
 
@@ -237,11 +257,9 @@ def _die_with_parent(parent_pid: int) -> None:
 
 def drain(fd: int) -> None:
     """Throw away what is in a non-blocking pipe."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         while os.read(fd, READ_BYTES):
             pass
-    except BlockingIOError:
-        pass
 
 
 def store_exit(run_dir: Path, record: rundir.ExitRecord) -> None:
@@ -256,13 +274,14 @@ def store_exit(run_dir: Path, record: rundir.ExitRecord) -> None:
             time.sleep(TICK_S)
 
 
-def supervise(run_dir: Path, order: rundir.Order, ready_fd: int) -> None:
+def supervise(run_dir: Path, order: rundir.Order, ready_fd: int, parent_fd: int) -> None:
     """Claim the run directory and, if nobody did before, see its launch to the end.
 
     Args:
         run_dir: the run directory.
         order: what to start.
         ready_fd: gets a byte, and is closed, when the directory has a supervisor.
+        parent_fd: comes to its end when the parent process is gone.
     """
     wake_fd, signal_fd = os.pipe()
     os.set_blocking(wake_fd, False)
@@ -276,8 +295,12 @@ def supervise(run_dir: Path, order: rundir.Order, ready_fd: int) -> None:
     is_first = rundir.claim(run_dir, rundir.Claim(order.launch_id, identity))
     if is_first:
         supervisor.listen()
-    os.write(ready_fd, b"1")
+    with contextlib.suppress(BrokenPipeError):  # a caller that waits no longer
+        os.write(ready_fd, b"1")
     os.close(ready_fd)
+    # The parent carries the launch id as well: a short launch must not take it along.
+    os.read(parent_fd, 1)
+    os.close(parent_fd)
     if is_first:
         store_exit(run_dir, supervisor.run())
 
@@ -287,9 +310,11 @@ def main() -> int:
     run_dir = Path(sys.argv[1])
     order = rundir.read_order(run_dir)
     ready_fd, child_ready_fd = os.pipe()
+    child_parent_fd, parent_fd = os.pipe()  # the second is held by this process alone
     if os.fork() == 0:
         os.close(ready_fd)
-        supervise(run_dir, order, child_ready_fd)
+        os.close(parent_fd)
+        supervise(run_dir, order, child_ready_fd, child_parent_fd)
         return 0
     os.close(child_ready_fd)
     return 0 if os.read(ready_fd, 1) else 1

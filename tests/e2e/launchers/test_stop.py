@@ -55,6 +55,31 @@ async def test_launch_that_ignores_sigterm_is_killed_after_its_grace(
     assert await run.look() == ended
 
 
+async def test_line_of_processes_that_start_another_and_end(new_run: NewRun) -> None:
+    code = """
+import os, time
+end = time.monotonic() + 20
+for _ in range(3):
+    if os.fork() == 0:
+        while time.monotonic() < end:
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+            time.sleep(0.001)
+        os._exit(0)
+print("ready", flush=True)
+time.sleep(20)
+"""
+    run = new_run(argv=(sys.executable, "-S", "-c", code), grace_s=0.1)
+    await run.start()
+    await run.until(lambda: run.log == b"ready\n")
+    await run.stop()
+    started_at = time.monotonic()
+    await run.end()
+    assert time.monotonic() - started_at < 5
+    assert run.leftovers() == []
+
+
 async def test_stop_before_the_start(new_run: NewRun) -> None:
     run = new_run("--ranks=1")
     await run.stop()

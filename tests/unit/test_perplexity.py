@@ -1,0 +1,110 @@
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.perplexity import (
+    ClusterSum,
+    ScoredWindow,
+    TextSize,
+    cluster_sums,
+    clustered_standard_error,
+    exp_or_none,
+    measure,
+)
+
+
+def size(num_documents: int = 1, num_bytes: int = 10) -> TextSize:
+    return TextSize(
+        num_tokens=3, num_bytes=num_bytes, num_documents=num_documents, excluded_documents={}
+    )
+
+
+def test_three_tokens_by_hand() -> None:
+    # Probabilities 1/2, 1/4 and 1/8: the product is 2^-6, so the perplexity is 2^(6/3).
+    nll_nats = math.log(2) + math.log(4) + math.log(8)
+    value = measure([ScoredWindow(0, nll_nats, 3)], size(num_bytes=12))
+    assert value.token_perplexity == pytest.approx(4.0, rel=1e-15)
+    assert value.bits_per_byte == pytest.approx(6 / 12, rel=1e-15)
+    assert value.num_scored_tokens == 3
+    # One window of one document: nothing to tell an error from.
+    assert value.mean_nll_standard_error is None
+    assert value.token_perplexity_standard_error is None
+    assert value.token_perplexity_interval_95 is None
+    assert (value.standard_error_clusters, value.num_clusters) == ("windows", 1)
+
+
+def test_tokens_weigh_alike_whatever_window_they_are_in() -> None:
+    # Never the mean of window means, which is 6.0 here.
+    value = measure([ScoredWindow(0, 2.0, 1), ScoredWindow(1, 90.0, 9)], size(2))
+    assert value.mean_nll_nats == 9.2
+
+
+def test_documents_of_perplexity_10_and_1000_are_not_averaged() -> None:
+    windows = [ScoredWindow(0, 100 * math.log(10), 100), ScoredWindow(1, 10 * math.log(1000), 10)]
+    value = measure(windows, size(2))
+    assert value.token_perplexity == pytest.approx(10 ** (130 / 110), rel=1e-14)
+
+
+def test_standard_error_by_hand() -> None:
+    # Two documents, nll 6 of 2 tokens and 4 of 2: mean 2.5, deviations +1 and -1,
+    # sqrt(2/1 * 2) / 4 = 0.5.
+    value = measure([ScoredWindow(0, 6.0, 2), ScoredWindow(1, 4.0, 2)], size(2))
+    assert value.mean_nll_standard_error == 0.5
+    assert value.token_perplexity_standard_error == pytest.approx(0.5 * math.exp(2.5))
+    low, high = value.token_perplexity_interval_95 or (0.0, 0.0)
+    assert low == pytest.approx(math.exp(2.5 - 0.5 * 1.959963984540054))
+    assert high == pytest.approx(math.exp(2.5 + 0.5 * 1.959963984540054))
+    assert (value.standard_error_clusters, value.num_clusters) == ("documents", 2)
+
+
+def test_windows_of_a_document_are_one_cluster() -> None:
+    windows = [ScoredWindow(0, 1.0, 1), ScoredWindow(0, 5.0, 1), ScoredWindow(3, 4.0, 2)]
+    assert cluster_sums(windows) == ("documents", [ClusterSum(6.0, 2), ClusterSum(4.0, 2)])
+    assert cluster_sums(windows[:2]) == ("windows", [ClusterSum(1.0, 1), ClusterSum(5.0, 1)])
+
+
+def test_equal_clusters_give_the_textbook_error_of_a_mean() -> None:
+    # With one token each the ratio estimator is s / sqrt(n) with the sample deviation s.
+    values = [1.0, 2.0, 4.0, 8.0]
+    mean = 3.75
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 3)
+    error = clustered_standard_error([ClusterSum(v, 1) for v in values])
+    assert error == pytest.approx(deviation / 2, rel=1e-15)
+
+
+def test_overflow_loses_the_perplexity_and_keeps_the_mean() -> None:
+    value = measure([ScoredWindow(0, 1600.0, 2), ScoredWindow(1, 1500.0, 2)], size(2))
+    assert value.token_perplexity is None
+    assert value.token_perplexity_standard_error is None
+    assert value.token_perplexity_interval_95 is None
+    assert value.mean_nll_nats == 775.0
+    assert value.mean_nll_standard_error == 25.0
+    assert value.bits_per_byte == pytest.approx(3100 / math.log(2) / 10)
+    assert "Infinity" not in value.model_dump_json()
+    assert "NaN" not in value.model_dump_json()
+
+
+def test_an_interval_that_overflows_is_null_although_the_value_is_not() -> None:
+    value = measure([ScoredWindow(0, 1438.0, 2), ScoredWindow(1, 1380.0, 2)], size(2))
+    assert value.token_perplexity is not None
+    assert value.token_perplexity_interval_95 is None
+
+
+def test_exponential_ends_where_float64_does() -> None:
+    assert exp_or_none(709.7) is not None
+    assert exp_or_none(709.8) is None
+    assert exp_or_none(math.inf) == math.inf
+
+
+@given(
+    st.lists(st.floats(min_value=0, max_value=1e9, allow_subnormal=False), min_size=2, max_size=50),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_of_windows_changes_no_bit(values: list[float], order: random.Random) -> None:
+    windows = [ScoredWindow(index % 3, value, 7) for index, value in enumerate(values)]
+    shuffled = list(windows)
+    order.shuffle(shuffled)
+    assert measure(windows, size(3)) == measure(shuffled, size(3))

@@ -1,0 +1,132 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from evaluator.errors import LossNotFinite
+from evaluator.forward import cut_model
+from evaluator.plan import Batch
+from evaluator.score import Scorer, token_nll
+from evaluator.tokens import TokenDocument
+from evaluator.windows import Window, document_windows, rolling
+
+
+def reference_nll(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return -torch.log_softmax(logits.double(), -1).gather(-1, targets[:, None]).squeeze(-1)
+
+
+def test_three_tokens_by_hand() -> None:
+    # Odds 1 : 2 : 5 and 1 : 1 : 2.
+    logits = torch.tensor([[1.0, 2.0, 5.0], [1.0, 1.0, 2.0]]).log()
+    nll = token_nll(logits, torch.tensor([2, 0]))
+    assert nll.dtype is torch.float64
+    assert nll.tolist() == pytest.approx([math.log(8 / 5), math.log(4)], rel=1e-6)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 7, 320, 49_152, 262_144])
+def test_equal_logits_give_the_vocabulary_size(vocabulary: int) -> None:
+    logits = torch.full((3, vocabulary), -4.25)
+    nll = token_nll(logits, torch.tensor([0, 1, vocabulary - 1]))
+    perplexity = math.exp(math.fsum(nll.tolist()) / 3)
+    assert perplexity == pytest.approx(vocabulary, rel=1e-12)
+
+
+def test_deviation_from_float64_has_no_side() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(256, 49_152, generator=generator) + 10
+    targets = torch.randint(0, 49_152, (256,), generator=generator)
+    exact = reference_nll(logits, targets).sum().item()
+    assert token_nll(logits.clone(), targets).sum().item() == pytest.approx(exact, rel=1e-8)
+    # What is left out on purpose, and why.
+    biased = -torch.log_softmax(logits, -1).gather(-1, targets[:, None]).double().sum().item()
+    assert abs(biased - exact) > 20 * abs(token_nll(logits, targets).sum().item() - exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_logits_are_upcast(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = (5 * torch.randn(64, 1000, generator=generator)).to(dtype)
+    targets = torch.randint(0, 1000, (64,), generator=generator)
+    exact = reference_nll(logits, targets)
+    assert token_nll(logits, targets).tolist() == pytest.approx(exact.tolist(), rel=1e-6)
+
+
+def scorer_for(model: Any, *documents: list[int]) -> Scorer:
+    return Scorer(
+        forward=cut_model(model, 320).forward,
+        documents={
+            index: TokenDocument(
+                index=index, place=f"row {index}", ids=np.asarray(ids, np.int32), num_bytes=1
+            )
+            for index, ids in enumerate(documents)
+        },
+        prefix_token_id=0,
+        device=torch.device("cpu"),
+        dtype="float32",
+    )
+
+
+def load(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def ids_of(num_tokens: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(2, 320, num_tokens).tolist()
+
+
+def test_windows_cost_what_full_logits_in_float64_say(tiny: Path) -> None:
+    model = load(tiny)
+    ids = ids_of(40, seed=1)
+    scorer = scorer_for(model, ids)
+    for window in document_windows(0, 40, rolling(16, prefixed=True)):
+        (nll_nats,) = scorer.score(Batch(0, (window,)))
+        fed = [0] * window.prefixed + ids[window.begin : window.end - 1]
+        with torch.inference_mode():
+            logits = model(torch.tensor([fed])).logits[0, -window.num_scored :]
+        targets = torch.tensor(ids[window.score_begin : window.end])
+        assert nll_nats == pytest.approx(reference_nll(logits, targets).sum().item(), rel=1e-7)
+
+
+def test_a_window_costs_the_same_in_any_company_and_any_slicing(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(1)
+    model = load(tiny)
+    documents = [ids_of(64, seed) for seed in range(4)]
+    scorer = scorer_for(model, *documents)
+    windows = tuple(Window(index, 0, 64, 0, prefixed=True) for index in range(4))
+    together = scorer.score(Batch(0, windows))
+    alone = tuple(scorer.score(Batch(0, (window,)))[0] for window in windows)
+    assert together == alone
+    monkeypatch.setattr("evaluator.score.SLICE_POSITIONS", 16)
+    assert scorer.score(Batch(0, windows)) == pytest.approx(together, rel=1e-9)
+
+
+def test_an_all_zero_head_gives_the_vocabulary_size(tiny: Path) -> None:
+    model = load(tiny)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    (nll_nats,) = scorer_for(model, ids_of(50, 0)).score(
+        Batch(0, (Window(0, 0, 50, 0, prefixed=True),))
+    )
+    assert math.exp(nll_nats / 50) == pytest.approx(320, rel=1e-12)
+
+
+def test_a_loss_that_is_no_number_is_named_with_its_place(tiny: Path) -> None:
+    scorer = scorer_for(load(tiny), [7] * 26, [5] * 20 + [300] + [5] * 5)
+    plain = scorer.forward.head
+
+    def head_without_word_300(hidden_PD: torch.Tensor) -> torch.Tensor:
+        return plain(hidden_PD).index_fill(-1, torch.tensor([300]), -math.inf)
+
+    scorer = replace(scorer, forward=replace(scorer.forward, head=head_without_word_300))
+    windows = (
+        Window(0, 0, 26, 0, prefixed=True),
+        Window(1, 0, 26, 0, prefixed=True),
+    )
+    with pytest.raises(LossNotFinite, match=r"document 1 \(row 1\).* token 20 is inf in float32"):
+        scorer.score(Batch(0, windows))
