@@ -77,9 +77,9 @@ def _decode_cursor(query: JobQuery) -> tuple[datetime, str]:
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         created_at, job_id, filters = json.loads(text)
-        when = datetime.fromisoformat(created_at).astimezone(UTC)
-        if filters != _filter_hash(query) or not _JOB_ID.fullmatch(job_id):
+        when = datetime.fromisoformat(created_at)
+        if when.tzinfo is None or not _JOB_ID.fullmatch(job_id) or filters != _filter_hash(query):
             raise InvalidCursor(msg)
+        return when.astimezone(UTC), job_id
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidCursor(msg) from error
-    return when, job_id
