@@ -118,6 +118,9 @@ class Job(Base):
     deadline_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     plan: Mapped[dict[str, Any] | None]
+    """A contract `PlanFacts`."""
+    model_digest: Mapped[str | None] = mapped_column(String(80))
+    """Of the weights that scored the ledger."""
     stage: Mapped[str | None] = mapped_column(String(20))
     num_batches_done: Mapped[int]
     num_scored_tokens_done: Mapped[int]

@@ -9,6 +9,7 @@ import time
 STARTED = time.monotonic()
 
 import argparse  # noqa: E402 - the clock starts before any import
+import faulthandler  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
@@ -52,6 +53,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one rank; answers the exit code."""
+    # A crash inside a library ends the process without an exception; this leaves its stack.
+    faulthandler.enable()
     if under_torchrun(os.environ):
         die_with_launcher()
     options = parse(arguments)

@@ -21,7 +21,12 @@ HEARTBEAT_MAX_SECONDS = 30.0
 """Longest that a turn of a worker loop may take; more means that it hangs."""
 
 
-@router.get("/livez", operation_id="getLiveness", summary="Is the process there?")
+@router.get(
+    "/livez",
+    operation_id="getLiveness",
+    summary="Is the process there?",
+    responses=answers({}, uses_database=False),
+)
 async def get_liveness(response: Response, _query: NoQueryDep) -> Liveness:
     """Answer. Looks at nothing else, so it is no reason to restart the server when it is busy."""
     response.headers["Cache-Control"] = "no-store"
@@ -93,5 +98,8 @@ def _check_workers(parts: Parts) -> list[Check]:
 
 @router.get("/openapi.json", include_in_schema=False)
 async def get_openapi_document(request: Request, _query: NoQueryDep) -> Response:
-    """Return the description of this API."""
-    return Response(dump_openapi(request.app), media_type="application/json")
+    """Return the description of this API, made once."""
+    state = request.app.state
+    if not hasattr(state, "openapi_document"):
+        state.openapi_document = dump_openapi(request.app)
+    return Response(state.openapi_document, media_type="application/json")

@@ -87,16 +87,18 @@ REQUEST_EXAMPLES: dict[str, Example] = {
 Answers = dict[int | str, dict[str, Any]]
 
 
-def answers(success: Answers, *kinds: type[ApiError]) -> Answers:
+def answers(success: Answers, *kinds: type[ApiError], uses_database: bool = True) -> Answers:
     """Return the `responses` of a route.
 
     Args:
         success: the good ones.
         kinds: the errors that it may end in, beside those that every route may.
+        uses_database: whether it may find that the database does not answer.
     """
     by_status: defaultdict[int, list[type[ApiError]]] = defaultdict(list)
-    all_kinds: tuple[type[ApiError], ...]
-    all_kinds = (InvalidRequest, *kinds, InternalError, DatabaseUnavailable)
+    all_kinds: list[type[ApiError]] = [InvalidRequest, *kinds, InternalError]
+    if uses_database:
+        all_kinds.append(DatabaseUnavailable)
     for kind in all_kinds:
         by_status[kind.status].append(kind)
     return success | {

@@ -211,21 +211,21 @@ def _conditions(result: Json, nodes: Sequence[Json]) -> Iterable[tuple[str, str]
 
 
 def _print_ranks(console: Console, nodes: Sequence[Json]) -> None:
-    names = (f"{name.replace('_', '-')} s" for name in _TIMES)
-    table = _table("node", "rank", "device", *names, "tokens", "tokens/s", "peak")
+    names = (name.replace("_", "-") for name in _TIMES)
+    table = _table("node", "rank", *names, "tokens", "tokens/s", "peak")
     for node in nodes:
         for rank in node["ranks"]:
             table.add_row(
                 f"{node['node_rank']} {plain(node['host'])}",
                 str(rank["rank"]),
-                plain(rank["device"]),
                 *(f"{rank[f'{name}_seconds']:.2f}" for name in _TIMES),
                 count(rank["num_scored_tokens"]),
                 rate(_speed(rank)),
                 size(rank["peak_memory_bytes"]),
             )
-    for column in table.columns[3:]:
+    for column in table.columns[2:]:
         column.justify = "right"
+    console.print(Text("Times in seconds, peak memory, by rank", style="dim"))
     console.print(table)
 
 

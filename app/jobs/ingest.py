@@ -175,11 +175,14 @@ def _take_timing(ranks: dict[int, Rank], timing: RankTiming) -> None:
 
 
 async def _take_plan(session: AsyncSession, job: Job, report: PlanReady) -> None:
-    """Store the plan; batches of another plan than this are of no use any more."""
-    if job.plan is not None and job.plan["digest"] != report.plan.digest:
+    """Store plan and model; batches of another plan or model are of no use any more."""
+    before = (job.plan and job.plan["digest"], job.model_digest)
+    now = (report.plan.digest, report.model_digest)
+    if any(old and new and old != new for old, new in zip(before, now, strict=True)):
         await forget_scores(session, job)
-        add_event(session, job, "plan_changed", {"digest": report.plan.digest})
+        add_event(session, job, "plan_changed", {"plan": now[0], "model": now[1]})
     job.plan = report.plan.model_dump(mode="json")
+    job.model_digest = report.model_digest
 
 
 async def _take_entries(

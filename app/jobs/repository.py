@@ -98,5 +98,6 @@ async def forget_scores(session: AsyncSession, job: Job) -> None:
     """Drop the finished batches of a locked job whose plan no longer holds."""
     await session.execute(delete(LedgerRow).where(LedgerRow.job_id == job.id))
     job.plan = None
+    job.model_digest = None
     job.num_batches_done = 0
     job.num_scored_tokens_done = 0

@@ -68,6 +68,7 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
         cache_dir=str(settings.weights_dir),
         finished_path=str(run_dir / FINISHED_FILE) if has_finished else None,
         finished_plan=job.plan["digest"] if has_finished and job.plan else None,
+        finished_model=job.model_digest if has_finished else None,
         report_url=f"{settings.base_url}/v1/attempts/{attempt.id}/reports",
         token_path=str(run_dir / TOKEN_FILE),
     )

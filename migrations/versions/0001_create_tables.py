@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("deadline_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("plan", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("model_digest", sa.String(length=80), nullable=True),
         sa.Column("stage", sa.String(length=20), nullable=True),
         sa.Column("num_batches_done", sa.BigInteger(), nullable=False),
         sa.Column("num_scored_tokens_done", sa.BigInteger(), nullable=False),

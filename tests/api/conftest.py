@@ -20,6 +20,9 @@ from app.models import Base
 from app.settings import Settings
 from tests.support.postgres import postgres_server
 
+ANSWER_S = 60.0
+"""A request without an answer for so long has none."""
+
 
 def _migrate(url: SecretStr) -> None:
     async def run() -> None:
@@ -79,14 +82,20 @@ def settings(database_url: SecretStr, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def app(settings: Settings) -> AsyncIterator[FastAPI]:
+async def empty_database(settings: Settings) -> None:
+    """Clear the tables."""
+    database = Database(settings.sqlalchemy_url)
+    async with database.write() as session:
+        for table in reversed(Base.metadata.sorted_tables):
+            await session.execute(table.delete())
+    await database.close()
+
+
+@pytest.fixture
+async def app(settings: Settings, empty_database: None) -> AsyncIterator[FastAPI]:
     """The running server."""
     app = create_app(settings)
     async with app.router.lifespan_context(app):
-        parts: Parts = app.state.parts
-        async with parts.database.write() as session:
-            for table in reversed(Base.metadata.sorted_tables):
-                await session.execute(table.delete())
         yield app
 
 
@@ -97,9 +106,24 @@ def parts(app: FastAPI) -> Parts:
     return found
 
 
+class Transport(httpx.ASGITransport):
+    """Gives up on a request that gets no answer; an error nobody caught is an answer."""
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(app, raise_app_exceptions=False)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async with asyncio.timeout(ANSWER_S):
+            return await super().handle_async_request(request)
+
+
+def make_client(app: FastAPI) -> httpx.AsyncClient:
+    """A client of a server that runs."""
+    return httpx.AsyncClient(transport=Transport(app), base_url="http://assay.test")
+
+
 @pytest.fixture
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the server. An error that nobody caught shows as the answer to it."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://assay.test") as client:
+    """A client of the server."""
+    async with make_client(app) as client:
         yield client

@@ -7,10 +7,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import text
+from starlette.concurrency import run_in_threadpool
 
 from app.api.deps import Parts
 from app.main import create_app
 from app.settings import Settings
+from tests.api.conftest import make_client
 
 
 async def test_a_server_in_order_is_alive_and_ready(client: httpx.AsyncClient) -> None:
@@ -47,31 +49,28 @@ async def test_a_missing_migration_is_told(client: httpx.AsyncClient, parts: Par
     assert "migrations" in problem["detail"]
 
 
+@pytest.mark.usefixtures("empty_database")
 async def test_a_loop_that_hangs_is_named_and_liveness_stays(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = create_app(settings.model_copy(update={"worker": True}))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://assay.test") as client:
-            answer = await client.get("/readyz")
-            assert answer.status_code == 200
-            loops = {check["name"] for check in answer.json()["checks"]}
-            assert {"worker:dispatch", "worker:reconcile"} <= loops
-            # A limit that any loop has passed already, in place of one that hangs for half a minute.
-            monkeypatch.setattr("app.api.health.HEARTBEAT_MAX_SECONDS", -1.0)
-            answer = await client.get("/readyz")
-            assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
-            bad = {check["name"] for check in answer.json()["checks"] if not check["ok"]}
-            assert {"worker:dispatch", "worker:reconcile"} <= bad
-            assert (await client.get("/livez")).status_code == 200
+    app = create_app(settings.model_copy(update={"worker": True, "cpu_slots": 0}))
+    async with app.router.lifespan_context(app), make_client(app) as client:
+        answer = await client.get("/readyz")
+        assert answer.status_code == 200
+        loops = {check["name"] for check in answer.json()["checks"]}
+        assert {"worker:dispatch", "worker:reconcile"} <= loops
+        # A limit that each loop has passed already, in place of one that hangs for half a minute.
+        monkeypatch.setattr("app.api.health.HEARTBEAT_MAX_SECONDS", -1.0)
+        answer = await client.get("/readyz")
+        assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+        bad = {check["name"] for check in answer.json()["checks"] if not check["ok"]}
+        assert {"worker:dispatch", "worker:reconcile"} <= bad
+        assert (await client.get("/livez")).status_code == 200
 
 
 async def test_liveness_answers_while_all_threads_are_busy(
     app: FastAPI, client: httpx.AsyncClient
 ) -> None:
-    from starlette.concurrency import run_in_threadpool
-
     busy = [asyncio.create_task(run_in_threadpool(time.sleep, 0.5)) for _ in range(60)]
     await asyncio.sleep(0.05)
     started_at = time.monotonic()

@@ -64,9 +64,7 @@ async def test_filters(client: httpx.AsyncClient, parts: Parts) -> None:
 async def test_times_bound_the_list(client: httpx.AsyncClient) -> None:
     jobs = [await submit(client) for _ in range(3)]
     first, middle, last = jobs
-    found = await walk(
-        client, created_after=first["created_at"], created_before=last["created_at"]
-    )
+    found = await walk(client, created_after=first["created_at"], created_before=last["created_at"])
     assert found == [middle["id"]]
     assert await walk(client, created_after="2999-01-01T00:00:00+14:00") == []
     assert len(await walk(client, created_after="0001-01-01T00:00:00Z")) == 3

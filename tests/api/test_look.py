@@ -117,9 +117,7 @@ async def test_a_long_wait_ends_when_the_server_does(
     client: httpx.AsyncClient, parts: Parts
 ) -> None:
     job = await submit(client)
-    waiting = asyncio.create_task(
-        client.get(job["links"]["self"], headers={"Prefer": "wait=60"})
-    )
+    waiting = asyncio.create_task(client.get(job["links"]["self"], headers={"Prefer": "wait=60"}))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     parts.streams.close()
@@ -127,9 +125,7 @@ async def test_a_long_wait_ends_when_the_server_does(
     assert (answer.status_code, answer.json()["state"]) == (200, "queued")
 
 
-async def test_progress_and_ranks_of_a_running_job(
-    client: httpx.AsyncClient, parts: Parts
-) -> None:
+async def test_progress_and_ranks_of_a_running_job(client: httpx.AsyncClient, parts: Parts) -> None:
     job = await submit(client)
     attempt = await claim(parts, job["id"])
     await post_reports(client, attempt, hello(1), plan(2), progress(3, 0), hello(1, rank=1))

@@ -307,3 +307,18 @@ def test_the_token_is_readable_by_its_owner_alone(run: Run) -> None:
     path = run.parts.settings.runs_dir / run.job_id / "1" / TOKEN_FILE
     assert path.stat().st_mode & 0o777 == 0o600
     assert run.token not in (path.parent / "spec.json").read_text()
+
+
+async def test_batches_of_another_model_are_dropped_and_it_is_told(run: Run) -> None:
+    def planned(seq: int, digest: str) -> PlanReady:
+        return PlanReady(rank=0, seq=seq, plan=plan_facts(), model_digest=f"sha256:{digest * 64}")
+
+    await run.send(hello(), planned(2, "a"), progress(3, 0, 1))
+    await run.settler.settle(run.attempt_id, Vanished())
+    second = await launch(run.parts)
+    spec = (run.parts.settings.runs_dir / run.job_id / "2" / "spec.json").read_text()
+    assert "sha256:" + "a" * 64 in spec
+    await second.send(hello(), planned(2, "b"), progress(3, 0))
+    record = await run.job()
+    assert record.job.num_batches_done == 1
+    assert len(await run.events("plan_changed")) == 1

@@ -29,9 +29,7 @@ async def test_a_job_is_accepted_with_its_full_representation(client: httpx.Asyn
     assert TIME.fullmatch(job["updated_at"])
     assert job["links"] == {
         "self": path,
-        **{
-            name: f"{path}/{name}" for name in ("cancel", "retry", "events", "logs", "result")
-        },
+        **{name: f"{path}/{name}" for name in ("cancel", "retry", "events", "logs", "result")},
     }
     assert job["request"]["scoring"] == {
         "convention": "rolling",

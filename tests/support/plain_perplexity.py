@@ -9,6 +9,7 @@ Prints the summed nll in nats and the number of scored tokens as JSON.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -16,7 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 def main() -> None:
     model_path, data_path, window = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    where = {"pretrained_model_name_or_path": model_path.parent, "gguf_file": model_path.name}
+    where: dict[str, Any] = {
+        "pretrained_model_name_or_path": model_path.parent,
+        "gguf_file": model_path.name,
+    }
     tokenizer = AutoTokenizer.from_pretrained(**where)
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
     nll_sum, num_scored = 0.0, 0

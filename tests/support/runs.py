@@ -33,9 +33,10 @@ REPORT: TypeAdapter[Report] = TypeAdapter(Report)
 
 
 def make_spec(model: Path, documents: Sequence[str] | None = None, **fields: Any) -> LaunchSpec:
-    """A spec for a model folder and inline documents, on the CPU."""
+    """A spec for a model folder or GGUF file and inline documents, on the CPU."""
+    kind = "gguf" if model.suffix == ".gguf" else "folder"
     spec: dict[str, Any] = {
-        "model": {"kind": "folder", "path": str(model)},
+        "model": {"kind": kind, "path": str(model)},
         "launch": {"device": "cpu"},
         **fields,
     }

@@ -163,10 +163,10 @@ def test_result_shows_figures_conditions_and_ranks() -> None:
         "time 1 min 05 s, 600 scored tokens/s",
         "taken over 3 batches of earlier attempts",
         "",
-        "node rank device load s tokenise s warm-up s compute s wait s communicate s tokens "
-        "tokens/s peak",
-        "0 alpha 0 cpu 1.25 0.50 0.75 20.00 4.00 1.00 7,500 300 812 MB",
-        "0 alpha 1 cpu 1.25 0.50 0.75 20.00 4.00 1.00 7,500 300 812 MB",
+        "Times in seconds, peak memory, by rank",
+        "node rank load tokenise warm-up compute wait communicate tokens tokens/s peak",
+        "0 alpha 0 1.25 0.50 0.75 20.00 4.00 1.00 7,500 300 812 MB",
+        "0 alpha 1 1.25 0.50 0.75 20.00 4.00 1.00 7,500 300 812 MB",
         "Warning: a [bold]warning [2J",
     ]
 

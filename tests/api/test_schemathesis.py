@@ -1,0 +1,148 @@
+"""Generated requests: no defect shows, and every answer is as /openapi.json says. On SQLite."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from pydantic import SecretStr
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.python.asgi import shutdown_lifespans
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    positive_data_acceptance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from schemathesis.specs.openapi.schemas import OpenApiSchema
+
+from app.api.openapi import make_openapi
+from app.main import create_app
+from app.settings import Settings
+from tests.api.conftest import make_client
+from tests.api.factories import make_job
+
+Check = Callable[[schemathesis.Case], object]
+
+CONFORMS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+STATES = ("succeeded", "failed", "cancelled", "running")
+few_examples = settings(
+    max_examples=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings of a server on SQLite of its own that launches nothing."""
+    folder: Path = tmp_path_factory.mktemp("schemathesis")
+    models, data = folder / "models", folder / "data"
+    (models / "tiny").mkdir(parents=True)
+    (models / "tiny" / "config.json").write_text("{}")
+    (models / "tiny" / "model.safetensors").write_bytes(b"")
+    data.mkdir()
+    (data / "text.txt").write_text("one two three")
+    return Settings(
+        state_dir=folder / "state",
+        database_url=SecretStr(f"sqlite:///{folder / 'assay.db'}"),
+        model_roots=(models,),
+        data_roots=(data,),
+        worker=False,
+        cpu_slots=4,
+        heartbeat_seconds=0.05,
+    )
+
+
+@pytest.fixture(scope="module")
+def known_ids(server: Settings) -> list[str]:
+    """Jobs that are there, in several states."""
+
+    async def make() -> list[str]:
+        app = create_app(server)
+        async with app.router.lifespan_context(app), make_client(app) as client:
+            return [await make_job(client, app.state.parts, state) for state in STATES]
+
+    return asyncio.run(make())
+
+
+@pytest.fixture(scope="module")
+def schema(server: Settings) -> Iterator[OpenApiSchema]:
+    """The description of the running server."""
+    yield schemathesis.openapi.from_asgi("/openapi.json", create_app(server))
+    shutdown_lifespans()
+
+
+DOCUMENT = make_openapi(create_app(Settings()))
+OPERATIONS = [(method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item]
+
+
+def can_be_broken(method: str, path: str) -> bool:
+    """Whether the operation takes more than the id of a job, which may be any string."""
+    operation = DOCUMENT["paths"][path][method.lower()]
+    places = {parameter["in"] for parameter in operation.get("parameters", ())}
+    return "requestBody" in operation or bool(places - {"path"})
+
+
+def generate(
+    schema: OpenApiSchema, method: str, path: str, mode: GenerationMode, check: Check
+) -> None:
+    """Give `check` some requests that follow the description, or break it on purpose."""
+
+    @few_examples
+    @given(case=schema[path][method].as_strategy(generation_mode=mode))
+    def run(case: schemathesis.Case) -> None:
+        check(case)
+
+    run()
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_requests_that_follow_the_description(
+    schema: OpenApiSchema, method: str, path: str
+) -> None:
+    # What a job asks for may be well-formed and still not be on this server.
+    unfit = [positive_data_acceptance] if (method, path) == ("POST", "/v1/jobs") else []
+
+    def check(case: schemathesis.Case) -> None:
+        case.call_and_validate(excluded_checks=unfit)
+
+    generate(schema, method, path, GenerationMode.POSITIVE, check)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [operation for operation in OPERATIONS if can_be_broken(*operation)]
+)
+def test_requests_that_break_the_description(schema: OpenApiSchema, method: str, path: str) -> None:
+    def check(case: schemathesis.Case) -> None:
+        case.call_and_validate()
+
+    generate(schema, method, path, GenerationMode.NEGATIVE, check)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [operation for operation in OPERATIONS if "{job_id}" in operation[1]]
+)
+def test_requests_for_jobs_that_are_there(
+    schema: OpenApiSchema, known_ids: list[str], method: str, path: str
+) -> None:
+    def check(case: schemathesis.Case) -> None:
+        case.headers.pop("Prefer", None)  # a wait would be as long as it says
+        for job_id in known_ids:
+            case.path_parameters = {"job_id": job_id}
+            case.call_and_validate(checks=CONFORMS)
+
+    generate(schema, method, path, GenerationMode.POSITIVE, check)
