@@ -4,7 +4,7 @@ import asyncio
 import fcntl
 import hashlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from alembic import command
@@ -25,7 +25,8 @@ class MigrationError(Exception):
     """The database can't be brought to the newest migration."""
 
 
-def _config(connection: Connection | None = None) -> Config:
+def alembic_config(connection: Connection | None = None) -> Config:
+    """Return alembic's configuration; with a connection, it works on that."""
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = connection
@@ -38,8 +39,10 @@ def _current(connection: Connection) -> str | None:
 
 def _upgrade(connection: Connection) -> None:
     """Apply what is missing. The revision is read here, inside the lock."""
-    config = _config(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    config = alembic_config(connection)
+    known = {
+        script.revision for script in ScriptDirectory.from_config(config).walk_revisions()
+    }
     current = _current(connection)
     if current is not None and current not in known:
         msg = f"the database is at migration {current}, which this version does not know: update"
@@ -53,35 +56,63 @@ def _lock_key(connection_url: str, schema: str) -> int:
     return int.from_bytes(digest[:8]) >> 1
 
 
-@asynccontextmanager
-async def _file_lock(path: Path) -> AsyncIterator[None]:
-    deadline = asyncio.get_running_loop().time() + LOCK_TIMEOUT_SECONDS
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if asyncio.get_running_loop().time() > deadline:
-                    msg = f"another server holds {path} since {LOCK_TIMEOUT_SECONDS:.0f} s"
-                    raise MigrationError(msg) from None
-                await asyncio.sleep(_POLL_SECONDS)
-        yield
+async def _until(deadline: float, holder: str) -> None:
+    """Rest before the next try for the lock.
+
+    Raises:
+        MigrationError: the time is over.
+    """
+    if asyncio.get_running_loop().time() > deadline:
+        msg = f"another server migrates this database ({holder}): see why it does not end"
+        raise MigrationError(msg)
+    await asyncio.sleep(_POLL_SECONDS)
 
 
-@asynccontextmanager
-async def _advisory_lock(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Hold PostgreSQL's advisory lock of this transaction; it ends with the transaction."""
+async def _lock_file(path: Path, stack: AsyncExitStack, deadline: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = stack.enter_context(path.open("w"))
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await _until(deadline, str(path))
+        else:
+            return
+
+
+async def _lock_advisory(connection: AsyncConnection, deadline: float) -> None:
+    """Take PostgreSQL's advisory lock for this schema; it ends with the transaction."""
     row = (await connection.execute(text("SELECT current_database(), current_schema()"))).one()
     key = _lock_key(row[0], row[1] or "")
-    deadline = asyncio.get_running_loop().time() + LOCK_TIMEOUT_SECONDS
     query = text("SELECT pg_try_advisory_xact_lock(:key)")
     while not await connection.scalar(query, {"key": key}):
-        if asyncio.get_running_loop().time() > deadline:
-            msg = f"another server migrates this database since {LOCK_TIMEOUT_SECONDS:.0f} s"
-            raise MigrationError(msg)
-        await asyncio.sleep(_POLL_SECONDS)
-    yield
+        await _until(deadline, "advisory lock")
+
+
+@asynccontextmanager
+async def migration_lock(database: Database) -> AsyncIterator[AsyncConnection]:
+    """Be the only one who migrates this database; gives the connection to do it with.
+
+    Raises:
+        MigrationError: another server holds the lock for too long.
+    """
+    deadline = asyncio.get_running_loop().time() + LOCK_TIMEOUT_SECONDS
+    async with AsyncExitStack() as stack:
+        if database.is_sqlite:
+            await _lock_file(_sqlite_path(database), stack, deadline)
+        connection = await stack.enter_async_context(database.engine.begin())
+        if not database.is_sqlite:
+            await _lock_advisory(connection, deadline)
+        yield connection
+
+
+def _sqlite_path(database: Database) -> Path:
+    name = database.engine.url.database
+    if not name or name == ":memory:":
+        msg = "a SQLite database in memory can't be shared: give it a path"
+        raise MigrationError(msg)
+    path = Path(name)
+    return path.with_name(path.name + ".migrate-lock")
 
 
 async def upgrade(database: Database) -> None:
@@ -90,23 +121,12 @@ async def upgrade(database: Database) -> None:
     Raises:
         MigrationError: the database is newer than this version, or the lock was not to be had.
     """
-    if not database.is_sqlite:
-        async with database.engine.begin() as connection, _advisory_lock(connection):
-            await connection.run_sync(_upgrade)
-        return
-    name = database.engine.url.database
-    if name is None:
-        msg = "a SQLite database in memory can't be shared: give it a path"
-        raise MigrationError(msg)
-    path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = _file_lock(path.with_name(path.name + ".migrate-lock"))
-    async with lock, database.engine.begin() as connection:
+    async with migration_lock(database) as connection:
         await connection.run_sync(_upgrade)
 
 
 async def is_current(database: Database) -> bool:
     """Tell whether no migration is missing."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     async with database.engine.connect() as connection:
         return await connection.run_sync(_current) == head

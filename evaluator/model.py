@@ -50,8 +50,9 @@ def load_model(folder: Path, *, device: torch.device, dtype: torch.dtype) -> Loa
         WeightsInvalid: The weights are broken, or not those of the config.
         TokenizerMissing: There is no tokenizer.
     """
-    tokenizer = load_tokenizer(folder)
+    # The config first: a tokenizer is looked up through it.
     config = _load_config(folder)
+    tokenizer = load_tokenizer(folder)
     model, info = _load_weights(folder, config, dtype)
     _refuse_missing(folder, info["missing_keys"])
     warnings = []

@@ -1,7 +1,6 @@
 """The demonstration: its server first, then all of it on the real model."""
 
 import json
-import math
 import os
 import signal
 import socket
@@ -16,8 +15,8 @@ import httpx
 import pytest
 
 from app.cli import demo_server
-from app.cli.demo_inputs import DemoError, find_model
-from tests.support import plain_perplexity
+from app.cli.demo_inputs import DemoError
+from tests.reference.plain_perplexity import evaluate
 from tests.support.server import launch_processes, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -97,22 +96,15 @@ def interrupt_demo(folder: Path, *, by: signal.Signals) -> str:
 
 @pytest.mark.smollm2
 def test_figure_is_that_of_a_plain_script(kept: dict[str, Any], folder: Path) -> None:
-    data = folder / STATE / "data/python-reference.jsonl"
-    done = subprocess.run(
-        [sys.executable, plain_perplexity.__file__, str(find_model()), str(data), "512"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    plain = json.loads(done.stdout)
+    records = (folder / STATE / "data/python-reference.jsonl").read_text().splitlines()
+    texts = [json.loads(record)["text"] for record in records]
+    (config,) = (folder / STATE / "cache/gguf").glob("*/config.json")
+    plain = evaluate(config.parent, texts, "rolling", 512)
     figure = kept["result"]["perplexity"]
     assert kept["state"] == "succeeded"
     assert figure["num_scored_tokens"] == plain["num_scored_tokens"]
     assert figure["nll_sum_nats"] == pytest.approx(plain["nll_sum_nats"], rel=1e-7)
-    value = math.exp(plain["nll_sum_nats"] / plain["num_scored_tokens"])
-    assert figure["token_perplexity"] == pytest.approx(value, rel=3e-7)
+    assert figure["token_perplexity"] == pytest.approx(plain["perplexity"], rel=1e-7)
     assert [rank["rank"] for node in kept["nodes"] for rank in node["ranks"]] == [0, 1]
 
 
