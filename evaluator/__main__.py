@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import NoReturn  # noqa: E402
 
 from evaluator.errors import EvaluatorError, fault_of  # noqa: E402
 from evaluator.log import JsonLines  # noqa: E402
@@ -114,5 +115,18 @@ def _set_logging(context: Mapping[str, int | str]) -> None:
     logging.captureWarnings(True)
 
 
+def _end(code: int) -> NoReturn:
+    """End the process without taking the interpreter down.
+
+    A rank that had done all its work was seen to abort in that (1 of 40 launches, "terminate called
+    without an active exception"), which made torchrun end the others and call the run failed. The
+    native threads of torch and tokenizers outlive Python's threads; compare pytorch/pytorch#179291.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

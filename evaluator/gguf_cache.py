@@ -73,11 +73,24 @@ def _convert_into(folder: Path, path: Path) -> None:
     logger.info("converting GGUF", extra={"path": str(path), "folder": str(folder)})
     temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".tmp", dir=folder.parent))
     try:
-        _save(path, temporary)
+        with _alone(path) as lone_path:
+            _save(lone_path, temporary)
         _sync(temporary)
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """The file in a folder of its own: transformers mixes in a tokenizer.json that lies beside it.
+
+    The name stays, for messages.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder) / path.name
+        link.symlink_to(path.absolute())
+        yield link
 
 
 def _save(path: Path, folder: Path) -> None:
@@ -101,16 +114,16 @@ def _read_model(path: Path) -> Any:
             path.parent, gguf_file=path.name, dtype=torch.float32, local_files_only=True
         )
     except ImportError as error:
-        msg = f"{path} can't be read without a package that is missing: {error}"
+        msg = f"{path.name} can't be read without a package that is missing: {error}"
         raise ModelUnsupported(msg) from error
     except Exception as error:
         # The reader raises whatever a broken file leads to.
         if is_out_of_memory(error):
             raise
         if "not supported" in str(error):
-            msg = f"{path} has an architecture that can't be read from GGUF: {error}"
+            msg = f"{path.name} has an architecture that can't be read from GGUF: {error}"
             raise ModelUnsupported(msg) from error
-        msg = f"{path} can't be read as GGUF, it may be cut short: {error}"
+        msg = f"{path.name} can't be read as GGUF, it may be cut short: {error}"
         raise WeightsInvalid(msg) from error
 
 
@@ -122,7 +135,7 @@ def _read_tokenizer(path: Path) -> Any:
             path.parent, gguf_file=path.name, local_files_only=True
         )
     except (KeyError, ValueError, OSError) as error:
-        msg = f"{path} has no tokenizer that can be read: {error}"
+        msg = f"{path.name} has no tokenizer that can be read: {error}"
         raise TokenizerMissing(msg) from error
 
 

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -34,6 +35,7 @@ from evaluator.contract.reports import (
     Report,
     ReportBatch,
     Result,
+    Stage,
 )
 from evaluator.contract.states import FailureReason, JobState
 
@@ -44,6 +46,8 @@ BATCH_SECONDS = 0.05
 PROGRESS_EVENT_SECONDS = 0.5
 """Least time between two progress events of a job."""
 _REPORTING = (JobState.STARTING, JobState.RUNNING)
+_STAGES = get_args(Stage)
+"""In their order; a job is at the one that its most advanced rank has reached."""
 _SQL_PARAMETERS = 500
 """Most values in one IN list; SQLite has a limit on them."""
 
@@ -97,8 +101,11 @@ class Absorber:
             case PlanReady():
                 await _take_plan(session, job, report)
             case Progress():
-                ranks[report.rank].stage = job.stage = report.stage
+                ranks[report.rank].stage = report.stage
                 _take_timing(ranks, report.timing)
+                if job.stage is None or _STAGES.index(report.stage) > _STAGES.index(job.stage):
+                    job.stage = report.stage
+                    self._tell_progress(session, job, ranks, force=True)
             case NodeTiming():
                 for timing in report.ranks:
                     _take_timing(ranks, timing)

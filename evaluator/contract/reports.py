@@ -86,6 +86,10 @@ class Hello(ReportBase):
     """Of python, torch, transformers and the evaluator."""
 
 
+Stage = Literal["load", "tokenise", "warm_up", "score", "reduce"]
+"""What a rank is at, in this order."""
+
+
 class PlanFacts(Contract):
     """The size of the work; the same on every rank."""
 
@@ -110,7 +114,7 @@ class Progress(ReportBase):
     """What is new since the last report of this rank."""
 
     type: Literal["progress"] = "progress"
-    stage: Literal["load", "tokenise", "warm_up", "score", "reduce"]
+    stage: Stage
     timing: RankTiming
     entries: tuple[LedgerEntry, ...] = ()
 

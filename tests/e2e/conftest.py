@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -38,9 +39,11 @@ def make_server(tmp_path: Path) -> Iterator[ServerFactory]:
         return server
 
     yield make
-    for server in servers:
-        for job in server.http.get("/v1/jobs").json()["items"]:
-            if not job["is_terminal"]:
-                server.http.post(f"/v1/jobs/{job['id']}/cancel")
-        wait_for(partial(_is_idle, server), within_s=30, what="no process left")
-        server.stop()
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.stop)
+        for server in servers:
+            for job in server.http.get("/v1/jobs").json()["items"]:
+                if not job["is_terminal"]:
+                    server.http.post(f"/v1/jobs/{job['id']}/cancel")
+            wait_for(partial(_is_idle, server), within_s=30, what="no process left")

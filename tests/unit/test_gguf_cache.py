@@ -40,6 +40,17 @@ def test_a_gguf_file_scores_as_the_weights_it_was_made_from(
     assert (kept / "model.safetensors").stat().st_ino == before.st_ino
 
 
+def test_files_beside_the_gguf_are_not_mixed_in(gguf: Path, tmp_path: Path) -> None:
+    # Seen in transformers 5.24: a tokenizer.json in the same folder wins, and BOS is lost.
+    assert (gguf.parent / "tokenizer.json").is_file()
+    beside = converted(gguf, tmp_path / "a").folder
+    lone = Path(shutil.copy(gguf, tmp_path / "lone.gguf"))
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        expected = (converted(lone, tmp_path / "b").folder / name).read_text()
+        assert (beside / name).read_text() == expected
+    assert '"bos_token": "<s>"' in (beside / "tokenizer_config.json").read_text()
+
+
 def test_the_same_content_under_another_name_is_not_converted_again(
     gguf: Path, tmp_path: Path
 ) -> None:
