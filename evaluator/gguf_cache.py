@@ -114,16 +114,16 @@ def _read_model(path: Path) -> Any:
             path.parent, gguf_file=path.name, dtype=torch.float32, local_files_only=True
         )
     except ImportError as error:
-        msg = f"{path.name} can't be read without a package that is missing: {error}"
+        msg = f"{path.resolve()} can't be read without a package that is missing: {error}"
         raise ModelUnsupported(msg) from error
     except Exception as error:
         # The reader raises whatever a broken file leads to.
         if is_out_of_memory(error):
             raise
         if "not supported" in str(error):
-            msg = f"{path.name} has an architecture that can't be read from GGUF: {error}"
+            msg = f"{path.resolve()} has an architecture that can't be read from GGUF: {error}"
             raise ModelUnsupported(msg) from error
-        msg = f"{path.name} can't be read as GGUF, it may be cut short: {error}"
+        msg = f"{path.resolve()} can't be read as GGUF, it may be cut short: {error}"
         raise WeightsInvalid(msg) from error
 
 
@@ -135,7 +135,7 @@ def _read_tokenizer(path: Path) -> Any:
             path.parent, gguf_file=path.name, local_files_only=True
         )
     except (KeyError, ValueError, OSError) as error:
-        msg = f"{path.name} has no tokenizer that can be read: {error}"
+        msg = f"{path.resolve()} has no tokenizer that can be read: {error}"
         raise TokenizerMissing(msg) from error
 
 

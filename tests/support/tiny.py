@@ -10,7 +10,23 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 VOCABULARY_SIZE = 320
 """256 bytes, the special tokens, and some merges."""
 POSITIONS = 128
-WORDS = "the quick brown fox jumps over a lazy dog while seven wizards mix strange potions".split()
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "seven",
+    "wizards",
+    "mix",
+    "strange",
+    "potions",
+]
 
 
 def words(num_words: int, seed: int = 0) -> str:
@@ -56,7 +72,7 @@ def save_model(
         initializer_range=0.2,
         tie_word_embeddings=False,
     )
-    model = LlamaForCausalLM(config).eval()
+    model: LlamaForCausalLM = LlamaForCausalLM(config).eval()
     model.save_pretrained(folder)
     return model
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pydantic import TypeAdapter
 from pyarrow import parquet
+from pydantic import TypeAdapter
 
 from evaluator.contract.launch import DataSource
 from evaluator.data import READERS, hub, read_documents
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "parquet"])
 def test_a_path_that_is_no_file_is_named(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(DataNotFound, match="there is no file .*missing"):
+    with pytest.raises(DataNotFound, match=r"there is no file .*missing"):
         read(kind, tmp_path / "missing")
     with pytest.raises(DataNotFound, match="is no file"):
         read(kind, tmp_path)

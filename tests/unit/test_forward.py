@@ -21,7 +21,7 @@ from transformers import (
 from evaluator.errors import ModelUnsupported
 from evaluator.forward import LinearHead, OwnHead, cut_model
 
-LLAMA_LIKE = {
+LLAMA_LIKE: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
     "intermediate_size": 64,

@@ -197,5 +197,5 @@ def test_weights_that_were_not_used_are_told(copy: Path) -> None:
 
 def test_a_model_saved_in_16_bit_is_loaded_in_the_asked_type(tmp_path: Path) -> None:
     save_tiny(tmp_path / "half")
-    save_model(tmp_path / "half").to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    save_model(tmp_path / "half").bfloat16().save_pretrained(tmp_path / "half")
     assert load(tmp_path / "half").model.dtype is torch.float32

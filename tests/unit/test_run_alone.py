@@ -3,7 +3,6 @@
 import math
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +206,7 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
 def test_each_failure_is_told(
     tiny: Path, tmp_path: Path, fields: dict[str, Any], reason: FailureReason, message: str
 ) -> None:
-    documents: Sequence[str] = fields.pop("documents", ["a"])
+    documents = fields.pop("documents", ["a"])
     spec = make_spec(tiny, documents).model_dump() | fields
     failure = failure_of(LaunchSpec.model_validate(spec), tmp_path / "run")
     assert failure.reason is reason

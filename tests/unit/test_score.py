@@ -76,7 +76,8 @@ def load(folder: Path) -> Any:
 
 
 def ids_of(num_tokens: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(2, 320, num_tokens).tolist()
+    ids: list[int] = np.random.default_rng(seed).integers(2, 320, num_tokens).tolist()
+    return ids
 
 
 def test_windows_cost_what_full_logits_in_float64_say(tiny: Path) -> None:

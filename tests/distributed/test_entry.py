@@ -1,0 +1,73 @@
+"""The command line, in processes of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from evaluator.contract.reports import Result
+from tests.support.runs import DEADLINE_S, ROOT, make_spec, run_here
+from tests.support.tiny import words
+
+
+def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "evaluator", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import runpy, sys; sys.argv[1:] = ['--help']\n"
+        "try: runpy.run_module('evaluator', run_name='__main__')\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "job.json" in done.stdout
+
+
+def test_alone_it_prints_the_result(tiny: Path, tmp_path: Path) -> None:
+    spec = make_spec(tiny, [words(50)])
+    path = tmp_path / "job.json"
+    path.write_text(spec.model_dump_json(include={"model", "data", "launch"}))
+    done = evaluate(str(path))
+    assert done.returncode == 0, done.stderr
+    result = Result.model_validate_json(done.stdout)
+    assert result.perplexity == run_here(spec, tmp_path / "here").perplexity
+    # The reports lie beside the spec, and the log is JSON lines or nothing.
+    assert (tmp_path / "job.json.run" / "spool" / "rank-00000.jsonl").is_file()
+    for line in done.stderr.splitlines():
+        assert json.loads(line)["job_id"] == "local"
+
+
+def test_alone_it_says_why_it_failed(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(make_spec(tiny, [""]).model_dump_json())
+    done = evaluate(str(path), "--run-dir", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    *log, last = done.stderr.splitlines()
+    assert last.startswith("data_empty: no document of the data set has a token to score")
+    assert json.loads(log[-1])["reason"] == "data_empty"
+
+
+def test_a_wrong_spec_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text("{}")
+    done = evaluate(str(path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("contract_mismatch: the launch spec")

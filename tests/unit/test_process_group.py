@@ -1,0 +1,140 @@
+"""Agreement and waiting among ranks, on threads around one real store."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from evaluator.agreement import agree, check_finished
+from evaluator.errors import PlanMismatch, Stalled
+from evaluator.process_group import Peers
+from evaluator.ranks import RankInfo
+from tests.support.runs import make_spec
+
+WITHIN_S = 20.0
+A, B = (f"sha256:{digit * 64}" for digit in "ab")
+
+
+def peers_of(num_ranks: int, stall_timeout_s: float = WITHIN_S) -> list[Peers]:
+    store = dist.HashStore()
+    return [
+        Peers(RankInfo(rank=r, world_size=num_ranks), store, stall_timeout_s=stall_timeout_s)
+        for r in range(num_ranks)
+    ]
+
+
+def together(*bodies: Callable[[], None]) -> list[Exception | None]:
+    """Run each body on a thread; what each raised."""
+    raised: list[Exception | None] = [None] * len(bodies)
+
+    def work(index: int) -> None:
+        try:
+            bodies[index]()
+        except Exception as error:  # noqa: BLE001 - handed to the test
+            raised[index] = error
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WITHIN_S)
+        assert not thread.is_alive()
+    return raised
+
+
+def test_tickets_are_drawn_once() -> None:
+    tickets: list[int] = []
+
+    def draw(peers: Peers) -> None:
+        tickets.extend(peers.next_ticket() for _ in range(100))
+
+    assert together(*(lambda p=p: draw(p) for p in peers_of(4))) == [None] * 4
+    assert sorted(tickets) == list(range(400))
+
+
+def test_all_wait_for_all() -> None:
+    passed = threading.Event()
+    first, second = peers_of(2)
+
+    def wait() -> None:
+        first.wait_for_all()
+        passed.set()
+
+    def come_late() -> None:
+        assert not passed.wait(0.2)
+        second.wait_for_all()
+
+    assert together(wait, come_late) == [None, None]
+    assert passed.is_set()
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    first, second, _third = peers_of(3, stall_timeout_s=0.3)
+    raised = together(first.wait_for_all, second.wait_for_all)
+    for error in raised:
+        assert isinstance(error, Stalled)
+        assert "waited for ranks [2]" in error.message
+
+
+def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
+    first, second = peers_of(2, stall_timeout_s=0.5)
+    pace = threading.Event()
+
+    def go_on() -> None:
+        # Longer than the time-out in all, never that long without a batch.
+        for _ in range(10):
+            pace.wait(0.15)
+            second.note_batch()
+        second.wait_for_all()
+
+    assert together(first.wait_for_all, go_on) == [None, None]
+
+
+def facts(**changes: object) -> dict[str, object]:
+    return {"model": A, "data": A, "tokenizer": A, "ids": A, "scoring": {}, "plan": A} | changes
+
+
+@pytest.mark.parametrize(
+    ("mine", "field"),
+    [
+        (facts(model=B), "model"),
+        (facts(data=B, ids=B, plan=B), "data"),
+        (facts(tokenizer=B, ids=B, plan=B), "tokenizer"),
+        (facts(ids=B, plan=B), "ids"),
+        (facts(scoring={"window": 3}, plan=B), "scoring"),
+        (facts(plan=B), "plan"),
+    ],
+    ids=["model", "data", "tokenizer", "ids", "scoring", "plan"],
+)
+def test_the_rank_and_the_field_that_differ_are_named(mine: dict[str, object], field: str) -> None:
+    first, second = peers_of(2)
+    none, error = together(
+        lambda: agree(first, RankInfo(rank=0, world_size=2), facts()),
+        lambda: agree(second, RankInfo(rank=1, node_rank=1, world_size=2), mine),
+    )
+    assert none is None
+    assert isinstance(error, PlanMismatch)
+    assert f"rank 1 (node 1) and rank 0 differ in {field}:" in error.message
+
+
+def test_ranks_that_agree_go_on_also_without_having_read_the_weights() -> None:
+    first, second = peers_of(2)
+    mine = facts()
+    del mine["model"]
+    raised = together(
+        lambda: agree(first, RankInfo(rank=0, world_size=2), facts()),
+        lambda: agree(second, RankInfo(rank=1, world_size=2), mine),
+    )
+    assert raised == [None, None]
+
+
+def test_finished_work_is_taken_only_for_the_same_plan_and_model() -> None:
+    spec = make_spec(Path("m"), ["a"], finished_plan=A, finished_model=B)
+    check_finished(spec, A, B)
+    check_finished(spec, A, None)
+    with pytest.raises(PlanMismatch, match="belong to the plan"):
+        check_finished(spec, B, B)
+    with pytest.raises(PlanMismatch, match="belong to the model"):
+        check_finished(spec, A, A)
