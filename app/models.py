@@ -45,6 +45,19 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
 
 
+class Sentence(TypeDecorator[str]):
+    """Text that may come from anywhere; what PostgreSQL can't store becomes U+FFFD."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Replace NUL and halves of surrogate pairs."""
+        if value is None:
+            return None
+        return value.replace("\x00", "\ufffd").encode(errors="replace").decode()
+
+
 class Word(TypeDecorator[Any]):
     """A member of a string enum, stored as its value."""
 
@@ -79,7 +92,7 @@ class Base(DeclarativeBase):
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's way to map annotations
         datetime: UtcDateTime(),
         int: BigInteger(),
-        str: Text(),
+        str: Sentence(),
         bytes: LargeBinary(),
         dict[str, Any]: JSON(none_as_null=True),
         list[int]: JSON(),

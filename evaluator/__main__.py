@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faulthandler.enable()
     if under_torchrun(os.environ):
         die_with_launcher()
+    # Read when tqdm is imported: bars do not belong among JSON lines.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     options = parse(arguments)
     if "RANK" in os.environ:
         _launched(options)

@@ -27,6 +27,8 @@ from evaluator.errors import (
 logger = logging.getLogger(__name__)
 
 MAGIC = b"GGUF"
+FORMAT = 2
+"""Of a converted folder; another number makes old ones unused."""
 
 
 class Conversion(NamedTuple):
@@ -51,7 +53,7 @@ def converted(path: Path, cache_dir: Path) -> Conversion:
             raise WeightsInvalid(msg)
     digest = digest_file(path)
     # What a conversion gives depends on the library that makes it.
-    folder = cache_dir / "gguf" / f"{digest}-transformers-{version('transformers')}"
+    folder = cache_dir / "gguf" / f"{digest}-{FORMAT}-transformers-{version('transformers')}"
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not folder.is_dir():
             _convert_into(folder, path)
@@ -103,6 +105,8 @@ def _save(path: Path, folder: Path) -> None:
     plain.load_state_dict(model.state_dict())
     plain.save_pretrained(folder)
     _read_tokenizer(path).save_pretrained(folder)
+    # Inside a process group it would have written nothing on ranks other than 0.
+    assert (folder / "config.json").is_file(), "save_pretrained wrote nothing"
 
 
 def _read_model(path: Path) -> Any:

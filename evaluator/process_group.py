@@ -2,6 +2,9 @@
 
 Nothing here runs while batches are scored but one counter operation per lease and per batch. Alone,
 the same code runs on a store in memory and a group of one.
+
+The store is there from the start, the group only once models are loaded: transformers behaves
+otherwise inside a group, where `save_pretrained` writes nothing on ranks other than 0.
 """
 
 import logging
@@ -70,20 +73,20 @@ class Peers:
         self._await(key, lambda: [owner])
         return self._store.get(key).decode()
 
-    def wait_for_all(self) -> None:
-        """Wait until every rank has come here. No collective is pending meanwhile.
+    def wait_for_all(self, point: str) -> None:
+        """Wait until every rank has come to this point. No collective is pending meanwhile.
 
         Raises:
             Stalled: No batch was finished for too long; it names the ranks that are missing.
         """
-        self._store.set(f"done/{self._rank.rank}", "1")
-        if self._store.add("done", 1) == self._rank.world_size:
-            self._store.set("all_done", "1")
-        self._await("all_done", self._missing)
+        self._store.set(f"{point}/{self._rank.rank}", "1")
+        if self._store.add(f"{point}/count", 1) == self._rank.world_size:
+            self._store.set(f"{point}/all", "1")
+        self._await(f"{point}/all", lambda: self._missing(point))
 
-    def _missing(self) -> list[int]:
+    def _missing(self, point: str) -> list[int]:
         ranks = range(self._rank.world_size)
-        return [rank for rank in ranks if not self._store.check([f"done/{rank}"])]
+        return [rank for rank in ranks if not self._store.check([f"{point}/{rank}"])]
 
     def _await(self, key: str, owners: Callable[[], list[int]]) -> None:
         moved, since = -1, self._monotonic()
@@ -103,6 +106,31 @@ class Peers:
             else:
                 return
 
+    def form_group(self, device: torch.device) -> None:
+        """Meet the other ranks, once all of them are ready to.
+
+        Raises:
+            Stalled: A rank did not come.
+            Communication: A rank can't be reached.
+            DeviceUnavailable: torch was built without the backend.
+        """
+        if device.type == "cuda" and not dist.is_nccl_available():
+            msg = "ranks on CUDA need NCCL, and this torch has none; take launch.device cpu"
+            raise DeviceUnavailable(msg)
+        self.wait_for_all("ready")
+        try:
+            dist.init_process_group(
+                # Objects travel by Gloo on any device; NCCL is for tensors.
+                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                store=dist.PrefixStore("group", self._store),
+                rank=self._rank.rank,
+                world_size=self._rank.world_size,
+                timeout=COLLECTIVE_TIMEOUT,
+            )
+        except (dist.DistError, RuntimeError, ValueError) as error:
+            msg = f"rank {self._rank.rank} can't meet the other ranks: {error}"
+            raise Communication(msg) from error
+
     def gather(self, value: T) -> list[T] | None:
         """Values of all ranks by rank, on rank 0; None elsewhere."""
         gathered: list[Any] | None = (
@@ -118,37 +146,23 @@ class Peers:
         return gathered
 
 
-def join(rank: RankInfo, spec: LaunchSpec, device: torch.device) -> Peers:
-    """Meet the other ranks.
+def connect(rank: RankInfo, spec: LaunchSpec) -> Peers:
+    """Reach the store.
 
     Raises:
-        Communication: The store or a rank can't be reached.
-        DeviceUnavailable: torch was built without the backend.
+        Communication: It can't be reached.
     """
-    if device.type == "cuda" and not dist.is_nccl_available():
-        msg = "ranks on CUDA need NCCL, and this torch was built without it; take launch.device cpu"
-        raise DeviceUnavailable(msg)
-    # Objects travel by Gloo on any device; NCCL is for tensors.
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    # A prefix of its own per restart: ranks that torchrun restarts share the store with those that
+    # ended, and would read their addresses.
+    prefix = f"assay/{spec.job_id}/{spec.attempt}/{rank.restart}"
     try:
-        # A prefix of its own per restart: ranks that torchrun restarts share the store with those
-        # that ended, and would read their addresses.
-        prefix = f"assay/{spec.job_id}/{spec.attempt}/{rank.restart}"
-        store = dist.PrefixStore(prefix, _connect(rank))
-        dist.init_process_group(
-            backend,
-            store=dist.PrefixStore("group", store),
-            rank=rank.rank,
-            world_size=rank.world_size,
-            timeout=COLLECTIVE_TIMEOUT,
-        )
-    except (dist.DistError, RuntimeError, ValueError) as error:
-        msg = f"rank {rank.rank} can't meet the other ranks: {error}"
+        return Peers(rank, dist.PrefixStore(prefix, _store(rank)))
+    except (dist.DistError, ValueError) as error:
+        msg = f"rank {rank.rank} can't reach the rendezvous store: {error}"
         raise Communication(msg) from error
-    return Peers(rank, dist.PrefixStore("run", store))
 
 
-def _connect(rank: RankInfo) -> dist.Store:
+def _store(rank: RankInfo) -> dist.Store:
     if "MASTER_ADDR" not in os.environ:
         if rank.world_size > 1:
             msg = f"MASTER_ADDR is not set, so {rank.world_size} ranks can't meet; use torchrun"

@@ -64,8 +64,8 @@ class Run:
         devices.settle(self.spec.launch.threads_per_rank)
         if device.type == "cuda":
             self.clock.peak_memory_bytes = devices.peak_allocated_bytes
-        with self.clock.measure("wait"):
-            peers = process_group.join(self.rank, self.spec, device)
+        with self.clock.measure("communicate"):
+            peers = process_group.connect(self.rank, self.spec)
         try:
             return self._execute(peers, device)
         finally:
@@ -99,6 +99,7 @@ class Run:
             self.narrator.plan_ready(text.plan.facts, model_digest)
         with self.clock.measure("wait"):
             agree(peers, self.rank, identity(text, model_digest))
+            peers.form_group(device)
         self.narrator.enter("warm_up")
         with self.clock.measure("warm_up"):
             cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
@@ -128,7 +129,7 @@ class Run:
 
     def _gather(self, peers: Peers, ledger: Ledger) -> list[list[LedgerEntry]] | None:
         with self.clock.measure("wait"):
-            peers.wait_for_all()
+            peers.wait_for_all("done")
         with self.clock.measure("communicate"):
             added = peers.gather(ledger.added)
         timings = peers.all_gather(self.clock.snapshot())

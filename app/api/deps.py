@@ -1,4 +1,8 @@
-"""What routes need, as `Annotated` dependencies: services, ids, query and header values."""
+"""What routes need, as `Annotated` dependencies: services, ids, query and header values.
+
+All of them are coroutines: the framework runs a plain function in a thread, which costs more than
+it does, and waits when all threads are busy.
+"""
 
 import re
 from collections.abc import Iterable
@@ -45,7 +49,7 @@ class Parts:
     streams: Streams
 
 
-def get_parts(request: Request) -> Parts:
+async def get_parts(request: Request) -> Parts:
     """Return the parts of this server."""
     parts: Parts = request.app.state.parts
     return parts
@@ -54,7 +58,7 @@ def get_parts(request: Request) -> Parts:
 PartsDep = Annotated[Parts, Depends(get_parts)]
 
 
-def _job_id(
+async def _job_id(
     job_id: Annotated[
         str, Path(description="Id of a job.", examples=["job_01jb6v8cw3f4m5n6p7q8r9s0t1"])
     ],
@@ -99,7 +103,7 @@ QueryTime = Annotated[
 """RFC 3339 with a time zone."""
 
 
-def _require_json(request: Request) -> None:
+async def _require_json(request: Request) -> None:
     """Refuse a body that is not declared as JSON."""
     written = request.headers.get("content-type", "")
     kind = written.partition(";")[0].strip().lower()
@@ -114,7 +118,7 @@ def _require_json(request: Request) -> None:
 JsonBody = Depends(_require_json)
 
 
-def _wait_seconds(
+async def _wait_seconds(
     prefer: Annotated[
         list[str] | None,
         Header(
@@ -138,7 +142,7 @@ def parse_etags(written: Iterable[str]) -> list[str]:
     return ["*"] if text == "*" else _ETAG.findall(text)
 
 
-def _known_etags(
+async def _known_etags(
     if_none_match: Annotated[
         list[str] | None,
         Header(
@@ -161,7 +165,7 @@ class Condition:
     versions: frozenset[int]
 
 
-def _condition(
+async def _condition(
     if_match: Annotated[
         list[str] | None,
         Header(

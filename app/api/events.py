@@ -63,7 +63,7 @@ class EventsQuery(NoQuery):
     """Number of the last event you have; the header `Last-Event-ID` wins over it."""
 
 
-def _hold_slot(parts: PartsDep) -> Iterator[None]:
+async def _hold_slot(parts: PartsDep) -> AsyncIterator[None]:
     with parts.streams.slot():
         yield
 

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.deps import (
     Condition,
@@ -70,8 +70,6 @@ class ListQuery(NoQuery):
     """RFC 3339 with a time zone."""
     created_before: QueryTime | None = None
     """RFC 3339 with a time zone."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 def _set_job_headers(response: Response, record: JobRecord) -> None:

@@ -29,7 +29,7 @@ _bearer = HTTPBearer(
 )
 
 
-def _token(
+async def _token(
     attempt_id: Annotated[str, Path(description="Id of an attempt.")],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> str:

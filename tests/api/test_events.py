@@ -128,7 +128,7 @@ async def test_what_happens_is_told_at_once(
         await post_reports(client, attempt, hello(1), plan(2), progress(3, 0))
         assert states(await stream.until("state")) == ["running"]
         told = (await stream.until("progress"))[-1].data
-        assert (told["fraction"], told["state"]) == (0.5, "running")
+        assert (told["stage"], told["state"]) == ("score", "running")
         await post_reports(client, attempt, node_timing(4))
         assert (await stream.until("timing"))[-1].data["host"] == "node-a"
         assert time.monotonic() - started_at < DEADLINE_S

@@ -1,12 +1,16 @@
 """POST /v1/attempts/{id}/reports: who may report, and what is refused before it is read."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import httpx
 import pytest
 
 from app.api.deps import Parts
+from app.jobs.ingest import Absorber
 from app.jobs.transitions import JobEvent
+from app.launchers.base import Ended
+from app.workers.settle import Settler
 from tests.api.factories import (
     Json,
     claim,
@@ -142,6 +146,32 @@ async def test_a_loss_that_is_not_finite_is_422(
     answer = await post_reports(client, attempt, report)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"].startswith("/reports/0/progress/entries/0")
+
+
+async def test_a_message_that_no_database_can_hold_is_shown_without_what_is_wrong(
+    client: httpx.AsyncClient, parts: Parts, job: Json, attempt: Attempt
+) -> None:
+    failure = {
+        "type": "failure",
+        "rank": 0,
+        "seq": 2,
+        "reason": "data_invalid",
+        "message": "record 7: \x00 is no text",
+    }
+    answer = await post_reports(client, attempt, hello(1), failure)
+    assert answer.status_code == 204
+    ended = Ended(
+        exit_code=1,
+        signal=None,
+        stopped=False,
+        ended_at=datetime.now(UTC),
+        root_cause=None,
+        log_tail=(),
+    )
+    await Settler(parts.database, parts.settings, Absorber()).settle(attempt[0], ended)
+    shown = (await client.get(job["links"]["self"])).json()
+    assert (shown["state"], shown["state_reason"]) == ("failed", "data_invalid")
+    assert shown["message"] == "rank 0: record 7: \ufffd is no text"
 
 
 async def test_many_reporters_at_once(client: httpx.AsyncClient, parts: Parts) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from evaluator.contract.reports import NodeTiming, PlanReady, Progress
 from evaluator.contract.states import FailureReason
+from tests.support.gguf_file import write_gguf
 from tests.support.runs import Launched, launched, make_spec, read_spool, run_here
-from tests.support.tiny import words
+from tests.support.tiny import save_model, save_tokenizer, words
 
 # Uneven documents: none, one token, a few windows, many windows.
 UNEVEN = [
@@ -58,6 +59,19 @@ def test_one_window_on_four_ranks(tiny: Path, tmp_path: Path) -> None:
     assert result.plan.num_batches == 1
     assert result.perplexity == run_here(spec, tmp_path / "alone").perplexity
     assert sorted(scored_tokens(run)) == [0, 0, 0, result.plan.num_scored_tokens]
+
+
+def test_ranks_share_one_conversion_of_a_gguf_file(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    gguf = write_gguf(folder / "tiny.gguf", save_model(folder), save_tokenizer(folder))
+    cache_dir = tmp_path / "cache"
+    spec = make_spec(gguf, UNEVEN, scoring=SCORING, cache_dir=str(cache_dir))
+    with launched(spec, tmp_path, num_ranks=3) as run:
+        assert run.wait() == 0, run.output
+    assert run.output.count("converting GGUF") == 1
+    assert len([path for path in (cache_dir / "gguf").iterdir() if path.is_dir()]) == 1
+    plain = run_here(make_spec(folder, UNEVEN, scoring=SCORING), tmp_path / "plain")
+    assert run.result().perplexity == plain.perplexity
 
 
 def test_a_rank_that_reads_other_data_is_named(tiny: Path, tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_all_wait_for_all() -> None:
     first, second = peers_of(2)
 
     def wait() -> None:
-        first.wait_for_all()
+        first.wait_for_all("done")
         passed.set()
 
     def come_late() -> None:
         assert not passed.wait(0.2)
-        second.wait_for_all()
+        second.wait_for_all("done")
 
     assert together(wait, come_late) == [None, None]
     assert passed.is_set()
@@ -72,7 +72,7 @@ def test_all_wait_for_all() -> None:
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     first, second, _third = peers_of(3, stall_timeout_s=0.3)
-    raised = together(first.wait_for_all, second.wait_for_all)
+    raised = together(lambda: first.wait_for_all("done"), lambda: second.wait_for_all("done"))
     for error in raised:
         assert isinstance(error, Stalled)
         assert "waited for ranks [2]" in error.message
@@ -87,9 +87,9 @@ def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
         for _ in range(10):
             pace.wait(0.15)
             second.note_batch()
-        second.wait_for_all()
+        second.wait_for_all("done")
 
-    assert together(first.wait_for_all, go_on) == [None, None]
+    assert together(lambda: first.wait_for_all("done"), go_on) == [None, None]
 
 
 def facts(**changes: object) -> dict[str, object]:
