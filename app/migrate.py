@@ -40,9 +40,7 @@ def _current(connection: Connection) -> str | None:
 def _upgrade(connection: Connection) -> None:
     """Apply what is missing. The revision is read here, inside the lock."""
     config = alembic_config(connection)
-    known = {
-        script.revision for script in ScriptDirectory.from_config(config).walk_revisions()
-    }
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     current = _current(connection)
     if current is not None and current not in known:
         msg = f"the database is at migration {current}, which this version does not know: update"

@@ -75,6 +75,7 @@ class Absorber:
         ranks = {row.rank: row for row in (await session.scalars(query)).all()}
         new = _take_numbers(session, attempt, ranks, reports)
         finished: list[Progress] = []
+        stage = job.stage
         for report in new:
             if isinstance(report, Progress):
                 finished.append(report)
@@ -84,7 +85,7 @@ class Absorber:
             await self._apply(session, job, attempt, ranks, report)
         await _take_entries(session, job, attempt, finished)
         if new:
-            self._tell_progress(session, job, ranks, force=False)
+            self._tell_progress(session, job, ranks, force=job.stage != stage)
         return len(new)
 
     async def _apply(
@@ -106,7 +107,6 @@ class Absorber:
                 _take_timing(ranks, report.timing)
                 if job.stage is None or _STAGES.index(report.stage) > _STAGES.index(job.stage):
                     job.stage = report.stage
-                    self._tell_progress(session, job, ranks, force=True)
             case NodeTiming():
                 for timing in report.ranks:
                     _take_timing(ranks, timing)

@@ -13,10 +13,13 @@ class Contract(BaseModel):
     )
 
 
-Count = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
-"""A number of things, int64."""
+MAX_COUNT = 2**48
+"""Far above anything real, and low enough that sums of counts fit into int64."""
 
-PositiveCount = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)]
+"""A number of things."""
+
+PositiveCount = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 """A number of things of which there is at least one."""
 
 Seconds = Annotated[float, Field(ge=0)]

@@ -4,13 +4,16 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import Hello
+from evaluator.contract.reports import Hello, NodeTiming
 from tests.support.runs import (
     Launched,
     is_alive,
     launched,
     make_spec,
+    read_spool,
     run_here,
     write_finished,
 )
@@ -21,8 +24,22 @@ WITHIN_S = 90.0
 SCORING = {"convention": "strided", "window": 128, "stride": 8, "batch_tokens": 128}
 
 
-def long_spec(tiny: Path, num_words: int = 7000) -> LaunchSpec:
-    """Work for several seconds: a forward for every 8 tokens."""
+TRIAL_WORDS = 1000
+WORK_S = 8.0
+"""Of one core, as fast as this machine is; progress with the first batches comes after 1 s."""
+
+
+@pytest.fixture(scope="module")
+def num_words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """Words that one rank takes `WORK_S` to score."""
+    run_dir = tmp_path_factory.mktemp("trial")
+    run_here(long_spec(tiny, TRIAL_WORDS), run_dir)
+    (node,) = [report for report in read_spool(run_dir) if isinstance(report, NodeTiming)]
+    return round(TRIAL_WORDS * WORK_S / node.ranks[0].compute_s)
+
+
+def long_spec(tiny: Path, num_words: int) -> LaunchSpec:
+    """Work in many small pieces: a forward for every 8 tokens."""
     return make_spec(tiny, [words(num_words, 1), words(60, 2)], scoring=SCORING)
 
 
@@ -40,9 +57,9 @@ def ranks_of(run: Launched) -> list[Hello]:
 
 
 def test_a_killed_rank_ends_the_run_and_a_second_one_scores_only_the_rest(
-    tiny: Path, tmp_path: Path
+    tiny: Path, tmp_path: Path, num_words: int
 ) -> None:
-    spec = long_spec(tiny)
+    spec = long_spec(tiny, num_words)
     with launched(spec, tmp_path / "first", num_ranks=2) as first:
         ranks = ranks_of(first)
         wait_for(
@@ -79,8 +96,8 @@ def test_a_killed_rank_ends_the_run_and_a_second_one_scores_only_the_rest(
     assert result.perplexity.nll_sum_nats.hex() == alone.perplexity.nll_sum_nats.hex()
 
 
-def test_ranks_end_when_torchrun_is_killed(tiny: Path, tmp_path: Path) -> None:
-    with launched(long_spec(tiny, 40_000), tmp_path, num_ranks=2) as run:
+def test_ranks_end_when_torchrun_is_killed(tiny: Path, tmp_path: Path, num_words: int) -> None:
+    with launched(long_spec(tiny, 5 * num_words), tmp_path, num_ranks=2) as run:
         ranks = ranks_of(run)
         run.process.kill()
         wait_for(
@@ -90,8 +107,8 @@ def test_ranks_end_when_torchrun_is_killed(tiny: Path, tmp_path: Path) -> None:
         )
 
 
-def test_a_rank_ends_at_once_on_sigterm(tiny: Path, tmp_path: Path) -> None:
-    with launched(long_spec(tiny, 40_000), tmp_path, num_ranks=0) as run:
+def test_a_rank_ends_at_once_on_sigterm(tiny: Path, tmp_path: Path, num_words: int) -> None:
+    with launched(long_spec(tiny, 5 * num_words), tmp_path, num_ranks=0) as run:
         wait_for(lambda: run.entries(), within_s=WITHIN_S, what="batches were scored")
         run.process.terminate()
         assert run.wait(within_s=5) == -signal.SIGTERM
