@@ -36,3 +36,8 @@ PathText = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """A SHA-256 digest."""
+
+HubName = Annotated[str, Field(max_length=200, pattern=r"^[\w-][\w.-]*(/[\w-][\w.-]*)?$")]
+"""`organisation/name` or `name` on a model hub."""
+Revision = Annotated[str, Field(max_length=200, pattern=r"^[\w][\w./-]*$")]
+"""A commit hash, tag or branch on a model hub."""

@@ -13,3 +13,9 @@ SPOOL_DIR = "spool"
 def spool_name(rank: int) -> str:
     """File name of a rank's spool inside `SPOOL_DIR`."""
     return f"rank-{rank:05d}.jsonl"
+
+
+WINDOWS_FILE = "windows.jsonl.gz"
+"""Per-window records, in text order; written by rank 0 before it sends the result."""
+TOKENS_FILE = "tokens.npz"
+"""The nll of every scored token, where it was asked for."""

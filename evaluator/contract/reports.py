@@ -26,13 +26,16 @@ class LedgerEntry(Contract):
     batch: Count
     nll_nats: tuple[Nats, ...]
     """Per window, in the order of the plan; float64, written so that it reads back exactly."""
+    nll_squares: tuple[Annotated[float, Field(ge=0)], ...]
+    """Per window, the sum of the squares of its tokens' nll; float64."""
     num_scored: tuple[Count, ...]
     """Per window, scored tokens."""
 
     @model_validator(mode="after")
     def _same_length(self) -> "LedgerEntry":
-        if len(self.nll_nats) != len(self.num_scored):
-            msg = f"batch {self.batch}: {len(self.nll_nats)} nll, {len(self.num_scored)} counts"
+        lengths = len(self.nll_nats), len(self.nll_squares), len(self.num_scored)
+        if len(set(lengths)) != 1:
+            msg = f"batch {self.batch}: nll, squares and counts of {lengths} windows"
             raise ValueError(msg)
         return self
 
@@ -137,6 +140,11 @@ class ScoringUsed(Contract):
     batch_tokens: PositiveCount
     prefix: Literal["bos", "eos", "none"]
     prefix_token_id: Count | None
+    prefix_place: Literal["none", "first", "every", "replaces"]
+    """In front of the first window, of every window, or in place of every window's first token."""
+    special_tokens: Literal["text", "parse"]
+    join: str | None
+    """Text between the documents of a stream; null where documents are apart."""
     definition: str
     """One sentence: which tokens are scored, and given what."""
 
@@ -154,7 +162,15 @@ class Perplexity(Contract):
     """Clustered; null with fewer than two clusters."""
     standard_error_clusters: Literal["documents", "windows"]
     num_clusters: Count
+    naive_standard_error: Annotated[float, Field(ge=0)] | None
+    """Of the mean nll, as if tokens were independent of each other; too small."""
     bits_per_byte: float
+    byte_perplexity: Annotated[float, Field(gt=0)] | None
+    word_perplexity: Annotated[float, Field(gt=0)] | None
+    """exp(nll_sum_nats / num_words); null where that exceeds float64 or there is no word."""
+    word_rule: str
+    """How words are counted."""
+    num_words: Count
     nll_sum_nats: Nats
     num_scored_tokens: PositiveCount
     num_tokens: PositiveCount
@@ -165,6 +181,10 @@ class Perplexity(Contract):
     num_windows: PositiveCount
     excluded_documents: dict[str, int]
     """Documents left out, by reason."""
+    excluded_tokens: dict[str, int]
+    """Tokens of scored documents that were not scored, by reason."""
+    num_replaced: Count
+    """Invalid UTF-8 sequences that were replaced, where `data.errors` is `replace`."""
 
 
 class Result(ReportBase):
@@ -176,6 +196,8 @@ class Result(ReportBase):
     plan: PlanFacts
     model_digest: Digest
     data_digest: Digest
+    windows_digest: Digest
+    """Of the per-window records (`windows.jsonl.gz` in the run directory), uncompressed."""
     tokenizer_digest: Digest
     device: Name
     dtype: Name
@@ -208,3 +230,17 @@ class ReportBatch(Contract):
 
     contract_version: int
     reports: Annotated[tuple[Report, ...], Field(min_length=1, max_length=1000)]
+
+
+class WindowRecord(Contract):
+    """One line of the per-window records."""
+
+    document: Count
+    """Index in the data set, excluded documents counted."""
+    begin: Count
+    """First scored token of the document (or stream)."""
+    num_scored: Count
+    nll_nats: Nats
+    num_bytes: Count
+    """UTF-8 bytes of the document on the first record of each document, else 0; so that bits per
+    byte can be compared by document."""
