@@ -8,6 +8,7 @@
     +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, RouteNotFound 404
     +-- MethodNotAllowed 405
     +-- TransitionNotAllowed 409, AttemptNotCurrent 409, ContractMismatch 409
+    +-- NotComparable 409, RecordsMissing 409
     +-- PreconditionFailed 412
     +-- TokenInvalid 401
     +-- BodyTooLarge 413
@@ -156,6 +157,20 @@ class ContractMismatch(ApiError):
     """Server and evaluator speak different contract versions"""
 
     code = "contract_mismatch"
+    status = 409
+
+
+class NotComparable(ApiError):
+    """The two jobs can't be compared"""
+
+    code = "not_comparable"
+    status = 409
+
+
+class RecordsMissing(ApiError):
+    """The per-window records of the job are gone or damaged"""
+
+    code = "records_missing"
     status = 409
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
-from app.api import events, health, jobs, logs, reports
+from app.api import comparisons, events, health, jobs, logs, records, reports
 from app.api.deps import Parts
 from app.api.streams import Streams
 from app.db import Database
@@ -25,6 +25,8 @@ _ROUTERS: Sequence[APIRouter] = (
     jobs.router,
     events.router,
     logs.router,
+    records.router,
+    comparisons.router,
     reports.router,
     health.router,
 )

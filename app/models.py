@@ -220,8 +220,13 @@ class LedgerRow(Base):
     rank: Mapped[int]
     nll_nats: Mapped[bytes]
     """Little-endian float64, one a window."""
+    nll_squares: Mapped[bytes | None]
+    """The same, sums of squares; null where an older server wrote the row."""
     num_scored: Mapped[bytes]
     """Little-endian int64, one a window."""
+    num_windows: Mapped[int] = mapped_column(server_default="0")
+    num_scored_tokens: Mapped[int] = mapped_column(server_default="0")
+    """Sum of `num_scored`, so that the database can count who scored how much."""
 
 
 class Event(Base):

@@ -48,13 +48,15 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = None
     """`postgresql://...` or `sqlite:///...`; null takes SQLite inside `state_dir`."""
     cache_dir: Path | None = None
-    """Folder for converted weights, shared by jobs; null takes `state_dir/cache`."""
+    """Folder for converted weights and token ids, shared by jobs; null takes `state_dir/cache`."""
     model_roots: Roots = (Path("models"),)
     """Folders that models may be read from, separated by `:`."""
     data_roots: Roots = (Path("data"),)
     """Folders that texts may be read from, separated by `:`."""
     allow_hub: bool = False
     """Let runs download models and data sets from the hub."""
+    mirror_dir: Path | None = None
+    """Folder with copies of hub data sets, used before the hub; docs/data.md says in what shape."""
     inline_max_bytes: Annotated[int, Field(ge=1)] = 1_048_576
     """Most UTF-8 bytes of inline documents in one request."""
     body_max_bytes: Annotated[int, Field(ge=1024)] = 8_388_608

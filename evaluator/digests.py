@@ -4,6 +4,10 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+TEXTS_START = b"assay-data-1\0"
+IDS_START = b"assay-ids-1\0"
+"""What the digests of texts and of ids begin with, so that none is a digest of something else."""
+
 
 def digest_file(path: Path) -> str:
     """Hex digest of a file's content."""

@@ -23,11 +23,12 @@ from evaluator.errors import (
     WeightsInvalid,
     is_out_of_memory,
 )
+from evaluator.tokens import adds_bos
 
 logger = logging.getLogger(__name__)
 
 MAGIC = b"GGUF"
-FORMAT = 2
+FORMAT = 3
 """Of a converted folder; another number makes old ones unused."""
 
 
@@ -104,7 +105,9 @@ def _save(path: Path, folder: Path) -> None:
     plain = type(model)._from_config(config, dtype=model.dtype)
     plain.load_state_dict(model.state_dict())
     plain.save_pretrained(folder)
-    _read_tokenizer(path).save_pretrained(folder)
+    tokenizer = _read_tokenizer(path)
+    _add_bos_as_told(path, tokenizer)
+    tokenizer.save_pretrained(folder)
     # Inside a process group it would have written nothing on ranks other than 0.
     assert (folder / "config.json").is_file(), "save_pretrained wrote nothing"
 
@@ -141,6 +144,21 @@ def _read_tokenizer(path: Path) -> Any:
     except (KeyError, ValueError, OSError) as error:
         msg = f"{path.resolve()} has no tokenizer that can be read: {error}"
         raise TokenizerMissing(msg) from error
+
+
+def _add_bos_as_told(path: Path, tokenizer: Any) -> None:
+    """Have the tokenizer begin texts with BOS where the file says so: transformers 5.24 skips it.
+
+    A file that says nothing leaves the tokenizer as it is.
+    """
+    from gguf import GGUFReader
+
+    field = GGUFReader(path).get_field("tokenizer.ggml.add_bos_token")
+    if field is None or tokenizer.bos_token_id is None:
+        return
+    told = bool(field.contents())
+    if adds_bos(tokenizer) != told:
+        tokenizer.add_bos_token = told
 
 
 def _sync(folder: Path) -> None:

@@ -6,7 +6,7 @@ There is one division at the end, and never an average of averages.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from evaluator.contract.reports import Perplexity
@@ -14,12 +14,20 @@ from evaluator.contract.reports import Perplexity
 NORMAL_97_5 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution."""
 
+WORD_RULE = (
+    r"pieces of the text, as it was before detokenising, split at runs of white space (\s+); "
+    "an empty piece at either end counts too (lm-evaluation-harness)"
+)
+
 
 class ScoredWindow(NamedTuple):
     """What one window contributes."""
 
     document: int
+    begin: int
+    """First scored token of the document."""
     nll_nats: float
+    nll_squares: float
     num_scored: int
 
 
@@ -29,8 +37,11 @@ class TextSize:
 
     num_tokens: int
     num_bytes: int
+    num_words: int
     num_documents: int
-    excluded_documents: Mapping[str, int]
+    excluded_documents: Mapping[str, int] = field(default_factory=dict)
+    excluded_tokens: Mapping[str, int] = field(default_factory=dict)
+    num_replaced: int = 0
 
 
 class ClusterSum(NamedTuple):
@@ -64,7 +75,12 @@ def measure(windows: Sequence[ScoredWindow], size: TextSize) -> Perplexity:
         mean_nll_standard_error=error,
         standard_error_clusters=unit,
         num_clusters=len(clusters),
+        naive_standard_error=naive_standard_error(windows),
         bits_per_byte=nll_sum_nats / (math.log(2) * size.num_bytes),
+        byte_perplexity=exp_or_none(nll_sum_nats / size.num_bytes),
+        word_perplexity=exp_or_none(nll_sum_nats / size.num_words) if size.num_words else None,
+        word_rule=WORD_RULE,
+        num_words=size.num_words,
         nll_sum_nats=nll_sum_nats,
         num_scored_tokens=num_scored,
         num_tokens=size.num_tokens,
@@ -72,6 +88,8 @@ def measure(windows: Sequence[ScoredWindow], size: TextSize) -> Perplexity:
         num_documents=size.num_documents,
         num_windows=len(windows),
         excluded_documents=dict(size.excluded_documents),
+        excluded_tokens=dict(size.excluded_tokens),
+        num_replaced=size.num_replaced,
     )
 
 
@@ -112,6 +130,23 @@ def clustered_standard_error(clusters: Iterable[ClusterSum]) -> float | None:
     mean = math.fsum(cluster.nll_nats for cluster in clusters) / num_scored
     squares = math.fsum((cluster.nll_nats - mean * cluster.num_scored) ** 2 for cluster in clusters)
     return math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / num_scored
+
+
+def naive_standard_error(windows: Sequence[ScoredWindow]) -> float | None:
+    """Standard error of the mean nll as if tokens were drawn independently.
+
+    Returns:
+        sqrt((mean of squares - square of the mean) / (n - 1)); None with fewer than two tokens.
+
+    Source: ggml-org/llama.cpp, tools/perplexity.
+    """
+    num_scored = sum(window.num_scored for window in windows)
+    if num_scored < 2:
+        return None
+    mean = math.fsum(window.nll_nats for window in windows) / num_scored
+    mean_square = math.fsum(window.nll_squares for window in windows) / num_scored
+    # Equal values give a difference of rounding, on either side of zero.
+    return math.sqrt(max(0.0, mean_square - mean**2) / (num_scored - 1))
 
 
 def exp_or_none(exponent: float) -> float | None:

@@ -2,26 +2,29 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from evaluator.contract.launch import LaunchSpec
 from evaluator.conventions import Convention, resolve_convention
-from evaluator.data import read_documents
+from evaluator.corpus import AnyDocument, load_corpus
+from evaluator.data import read_documents, usual_join
+from evaluator.data.long_text import long_document
 from evaluator.device import DTYPES
 from evaluator.errors import DataEmpty
 from evaluator.model import LoadedModel, load_model
 from evaluator.model_files import find_model
 from evaluator.perplexity import TextSize
 from evaluator.plan import Plan, make_plan
-from evaluator.tokens import Corpus, TokenDocument, check_ids, digest_tokenizer, tokenise
-from evaluator.windows import Window, document_windows
+from evaluator.tokens import Corpus, TokenDocument, adds_bos, check_ids, digest_tokenizer
+from evaluator.windows import Window, document_windows, unscored_tokens, why_without_windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,8 @@ class Text:
     convention: Convention
     plan: Plan
     excluded_documents: dict[str, int]
+    excluded_tokens: dict[str, int]
+    """Of documents that have windows."""
 
     @cached_property
     def documents(self) -> dict[int, TokenDocument]:
@@ -88,45 +93,92 @@ class Text:
         return TextSize(
             num_tokens=sum(len(document.ids) for document in documents),
             num_bytes=sum(document.num_bytes for document in documents),
+            num_words=sum(document.num_words for document in documents),
+            num_replaced=sum(document.num_replaced for document in documents),
             num_documents=len(documents),
             excluded_documents=self.excluded_documents,
+            excluded_tokens=self.excluded_tokens,
         )
 
 
-def prepare_text(spec: LaunchSpec, loaded: LoadedModel) -> Text:
+def prepare_text(spec: LaunchSpec, loaded: LoadedModel, cache_dir: Path) -> Text:
     """Read, tokenise, cut into windows, plan.
 
     Raises:
-        EvaluatorError: As `read_documents`, `tokenise` and `resolve_convention` say.
+        EvaluatorError: As `read_documents`, `load_corpus` and `resolve_convention` say.
         TokenizerMismatch: An id has no row in the embedding.
         DataEmpty: There is nothing to score.
     """
     convention = resolve_convention(
-        spec.scoring, max_positions=loaded.max_positions, tokenizer=loaded.tokenizer
+        spec.scoring,
+        max_positions=loaded.max_positions,
+        tokenizer=loaded.tokenizer,
+        join=usual_join(spec.data),
     )
-    corpus = tokenise(read_documents(spec.data), loaded.tokenizer)
-    check_ids(corpus, convention.prefix, loaded.num_rows)
-    windows: list[Window] = []
-    num_too_short = 0
-    for document in corpus.documents:
-        added = list(document_windows(document.index, len(document.ids), convention.rule))
-        num_too_short += not added
-        windows += added
-    reasons = {"empty": corpus.num_empty, "too_short": num_too_short}
-    excluded = {reason: count for reason, count in reasons.items() if count}
-    if not windows:
-        counts = ", ".join(f"{count} {reason}" for reason, count in excluded.items())
-        msg = f"no document of the data set has a token to score ({counts or 'it has none'})"
-        raise DataEmpty(msg)
     tokenizer_digest = digest_tokenizer(loaded.tokenizer)
+    corpus = load_corpus(
+        lambda: _documents(spec, convention),
+        loaded.tokenizer,
+        convention.used.special_tokens,
+        tokenizer_digest=tokenizer_digest,
+        cache_dir=cache_dir,
+    )
+    check_ids(corpus, convention.prefix, loaded.num_rows)
+    cut = _cut(corpus, convention)
     basis = _basis(corpus, tokenizer_digest, convention)
     return Text(
         corpus=corpus,
         tokenizer_digest=tokenizer_digest,
         convention=convention,
-        plan=make_plan(windows, batch_tokens=convention.used.batch_tokens, basis=basis),
-        excluded_documents=excluded,
+        plan=make_plan(cut.windows, batch_tokens=convention.used.batch_tokens, basis=basis),
+        excluded_documents=dict(cut.excluded_documents),
+        excluded_tokens=dict(cut.excluded_tokens),
     )
+
+
+def _documents(spec: LaunchSpec, convention: Convention) -> Iterator[AnyDocument]:
+    """What the convention takes for documents: those of the data set, or one stream of them."""
+    drops_newline = convention.stream is not None and convention.stream.drops_newline
+    long = long_document(spec.data)
+    if long is not None:
+        return iter([long.without_final_newline() if drops_newline else long])
+    mirror_dir = Path(spec.mirror_dir) if spec.mirror_dir else None
+    source = spec.data.model_copy(update={"join": convention.used.join})
+    documents = read_documents(source, mirror_dir=mirror_dir)
+    if not drops_newline:
+        return iter(documents)
+    return (document._replace(text=document.text.removesuffix("\n")) for document in documents)
+
+
+class _Cut(NamedTuple):
+    """All windows of a corpus, and what they leave out."""
+
+    windows: list[Window]
+    excluded_documents: Counter[str]
+    excluded_tokens: Counter[str]
+
+
+def _cut(corpus: Corpus, convention: Convention) -> _Cut:
+    """Cut all documents into windows.
+
+    Raises:
+        DataEmpty: There is nothing to score.
+    """
+    rule = convention.rule
+    cut = _Cut([], Counter({"empty": corpus.num_empty} if corpus.num_empty else {}), Counter())
+    for document in corpus.documents:
+        num_tokens = len(document.ids)
+        windows = list(document_windows(document.index, num_tokens, rule))
+        if windows:
+            cut.windows.extend(windows)
+            cut.excluded_tokens.update(unscored_tokens(num_tokens, windows, rule))
+        else:
+            cut.excluded_documents[why_without_windows(num_tokens, rule)] += 1
+    if not cut.windows:
+        reasons = ", ".join(f"{n} {reason}" for reason, n in cut.excluded_documents.items())
+        msg = f"no document of the data set has a token to score ({reasons or 'it has none'})"
+        raise DataEmpty(msg)
+    return cut
 
 
 def _basis(corpus: Corpus, tokenizer_digest: str, convention: Convention) -> bytes:
@@ -140,9 +192,16 @@ def _basis(corpus: Corpus, tokenizer_digest: str, convention: Convention) -> byt
     return json.dumps(facts, sort_keys=True).encode()
 
 
-def text_warnings(convention: Convention, loaded: LoadedModel) -> tuple[str, ...]:
+def text_warnings(text: Text, loaded: LoadedModel) -> tuple[str, ...]:
     """What a reader of the figure should know about its text."""
-    added = loaded.tokenizer("")["input_ids"]
-    if convention.prefix.kind != "bos" and loaded.tokenizer.bos_token_id in added:
-        return ("the tokenizer begins texts with BOS, but this run scored without it",)
-    return ()
+    used = text.convention.used
+    warnings = []
+    if used.prefix != "bos" and adds_bos(loaded.tokenizer):
+        warnings.append("the tokenizer begins texts with BOS, but this run scored without it")
+    num_tokens = text.size.num_tokens + (used.prefix != "none")
+    if used.convention == "llama.cpp" and num_tokens < 2 * used.window:
+        warnings.append(
+            f"the text has {num_tokens} tokens, BOS counted; llama.cpp itself refuses texts of "
+            f"less than two windows of {used.window}"
+        )
+    return tuple(warnings)

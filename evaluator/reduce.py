@@ -7,7 +7,7 @@ from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import LedgerEntry, Perplexity, Result
 from evaluator.errors import ResultInvalid
 from evaluator.ledger import Ledger
-from evaluator.perplexity import ScoredWindow, measure
+from evaluator.perplexity import ScoredWindow
 from evaluator.plan import Plan
 from evaluator.prepare import Text
 from evaluator.versions import versions
@@ -42,28 +42,38 @@ def join_ledgers(
     return ledger
 
 
-def measure_ledger(ledger: Ledger, text: Text) -> Perplexity:
-    """The figure of a complete ledger."""
-    windows = [
-        ScoredWindow(window.document, nll_nats, num_scored)
-        for batch, entry in zip(text.plan.batches, ledger.entries, strict=True)
-        for window, nll_nats, num_scored in zip(
-            batch.windows, entry.nll_nats, entry.num_scored, strict=True
+def scored_windows(ledger: Ledger, plan: Plan) -> list[ScoredWindow]:
+    """What each window of a complete ledger contributes."""
+    return [
+        ScoredWindow(window.document, window.score_begin, nll_nats, nll_squares, num_scored)
+        for batch, entry in zip(plan.batches, ledger.entries, strict=True)
+        for window, nll_nats, nll_squares, num_scored in zip(
+            batch.windows, entry.nll_nats, entry.nll_squares, entry.num_scored, strict=True
         )
     ]
-    return measure(windows, text.size)
+
+
+UNSCORED_SHARE = 0.01
+"""Of all tokens, above which a figure per byte misleads."""
 
 
 def value_warnings(value: Perplexity, vocabulary_size: int) -> tuple[str, ...]:
     """What is odd about a figure."""
-    if value.token_perplexity is None:
-        return ("the token perplexity exceeds float64 and is null; the mean nll is kept",)
-    if value.token_perplexity > vocabulary_size:
-        return (
-            f"the token perplexity is above the vocabulary size of {vocabulary_size}: the model "
-            f"does worse than guessing; check weights, tokenizer and prefix token",
+    warnings = []
+    num_unscored = value.num_tokens - value.num_scored_tokens
+    if num_unscored > UNSCORED_SHARE * value.num_tokens:
+        warnings.append(
+            f"{num_unscored} of {value.num_tokens} tokens were not scored: figures per byte and "
+            f"per word are too low by that share"
         )
-    return ()
+    if value.token_perplexity is None:
+        warnings.append("the token perplexity exceeds float64 and is null; the mean nll is kept")
+    elif value.token_perplexity > vocabulary_size:
+        warnings.append(
+            f"the token perplexity is above the vocabulary size of {vocabulary_size}: the model "
+            f"does worse than guessing; check weights, tokenizer and prefix token"
+        )
+    return tuple(warnings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +81,7 @@ class Circumstances:
     """Under which the figure came about."""
 
     model_digest: str
+    windows_digest: str
     device: str
     world_size: int
     num_batches_resumed: int
@@ -90,6 +101,7 @@ def make_result(
         plan=text.plan.facts,
         model_digest=circumstances.model_digest,
         data_digest=text.corpus.data_digest,
+        windows_digest=circumstances.windows_digest,
         tokenizer_digest=text.tokenizer_digest,
         device=circumstances.device,
         dtype=spec.launch.dtype,

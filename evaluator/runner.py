@@ -8,20 +8,24 @@ import torch
 from evaluator import device as devices
 from evaluator import process_group
 from evaluator.agreement import agree, check_finished, identity
+from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import LedgerEntry, Result
 from evaluator.forward import Cut, cut_model
 from evaluator.ledger import Ledger, read_finished
 from evaluator.model import LoadedModel, silence_libraries
 from evaluator.narrator import Narrator
+from evaluator.perplexity import measure
+from evaluator.plan import Plan
 from evaluator.prepare import Text, load_weights, prepare_text, text_warnings
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
+from evaluator.records import KeptTokens, window_records, write_records, write_tokens
 from evaluator.reduce import (
     Circumstances,
     join_ledgers,
     make_result,
-    measure_ledger,
+    scored_windows,
     value_warnings,
 )
 from evaluator.score import Scorer
@@ -48,6 +52,7 @@ class Run:
     rank: RankInfo
     clock: RankClock
     narrator: Narrator
+    run_dir: Path
 
     def execute(self) -> Result | None:
         """Do all of it.
@@ -77,9 +82,11 @@ class Run:
         ledger = self.narrator.ledger = Ledger(setup.text.plan)
         ledger.take_over(resumed)
         self.narrator.enter("score")
-        self._share(peers, setup, device).work(setup.text.plan, ledger)
+        share = self._share(peers, setup, device)
+        share.work(setup.text.plan, ledger)
         self.narrator.enter("reduce")
         added = self._gather(peers, ledger)
+        self._write_tokens(peers, setup.text.plan, share.tokens)
         if added is None:
             return None
         result = self._result(setup, device, resumed, added)
@@ -92,7 +99,7 @@ class Run:
             weights = load_weights(self.spec, device, cache_dir, digest=self.rank.leads_node)
         self.narrator.enter("tokenise")
         with self.clock.measure("tokenise"):
-            text = prepare_text(self.spec, weights.loaded)
+            text = prepare_text(self.spec, weights.loaded, cache_dir)
         with self.clock.measure("load"):
             model_digest = weights.wait_for_digest()
         if self.rank.rank == 0:
@@ -109,6 +116,9 @@ class Run:
         if self.spec.finished_path is None:
             return []
         check_finished(self.spec, setup.text.plan.facts.digest, setup.model_digest)
+        if self._keeps_tokens:
+            # Entries hold sums; the nll of their tokens went with the attempt that scored them.
+            return []
         return read_finished(Path(self.spec.finished_path))
 
     def _share(self, peers: Peers, setup: Setup, device: torch.device) -> Share:
@@ -125,7 +135,21 @@ class Run:
             scorer=scorer,
             clock=self.clock,
             narrator=self.narrator,
+            tokens={} if self._keeps_tokens else None,
         )
+
+    @property
+    def _keeps_tokens(self) -> bool:
+        return self.spec.outputs.token_nll != "none"  # noqa: S105 - tokens of a text
+
+    def _write_tokens(self, peers: Peers, plan: Plan, tokens: KeptTokens | None) -> None:
+        kind = self.spec.outputs.token_nll
+        if tokens is None or kind == "none":
+            return
+        with self.clock.measure("communicate"):
+            gathered = peers.gather(tokens)
+        if gathered is not None:
+            write_tokens(self.run_dir / TOKENS_FILE, plan, gathered, kind)
 
     def _gather(self, peers: Peers, ledger: Ledger) -> list[list[LedgerEntry]] | None:
         with self.clock.measure("wait"):
@@ -145,16 +169,20 @@ class Run:
         added: list[list[LedgerEntry]],
     ) -> Result:
         assert setup.model_digest is not None, "rank 0 leads its node"
-        value = measure_ledger(join_ledgers(setup.text.plan, resumed, added), setup.text)
+        ledger = join_ledgers(setup.text.plan, resumed, added)
+        windows = scored_windows(ledger, setup.text.plan)
+        value = measure(windows, setup.text.size)
+        records = window_records(windows, setup.text.documents)
         circumstances = Circumstances(
             model_digest=setup.model_digest,
+            windows_digest=write_records(self.run_dir / WINDOWS_FILE, records),
             device=devices.describe(device),
             world_size=self.rank.world_size,
             num_batches_resumed=len(resumed),
             wall_s=self.clock.wall_s,
             warnings=setup.model.warnings
             + setup.cut.warnings
-            + text_warnings(setup.text.convention, setup.model)
+            + text_warnings(setup.text, setup.model)
             + value_warnings(value, setup.model.num_rows),
         )
         return make_result(value, setup.text, self.spec, self.narrator.next_seq, circumstances)

@@ -79,6 +79,7 @@ class Session:
     def __init__(self, spec: LaunchSpec, rank: RankInfo, run_dir: Path, started: float) -> None:
         self._spec = spec
         self._rank = rank
+        self._run_dir = run_dir
         self._clock = RankClock(rank, started)
         self._narrator = Narrator(open_reporter(spec, rank, run_dir), rank, self._clock)
         self._narrator.hello(spec)
@@ -94,7 +95,11 @@ class Session:
             from evaluator.runner import Run
 
             return Run(
-                spec=self._spec, rank=self._rank, clock=self._clock, narrator=self._narrator
+                spec=self._spec,
+                rank=self._rank,
+                clock=self._clock,
+                narrator=self._narrator,
+                run_dir=self._run_dir,
             ).execute()
         except EvaluatorError as error:
             logger.error("the run failed", extra={"reason": error.reason, "cause": error.message})

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from evaluator.contract.reports import LedgerEntry
 from evaluator.errors import OutOfMemory, is_out_of_memory
 from evaluator.lease import draw_leases, lease_table
@@ -12,7 +14,8 @@ from evaluator.narrator import Narrator
 from evaluator.plan import Batch, Plan
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.score import Scorer
+from evaluator.records import KeptTokens
+from evaluator.score import Scorer, sum_windows
 from evaluator.timing import RankClock
 
 T = TypeVar("T")
@@ -27,6 +30,8 @@ class Share:
     scorer: Scorer
     clock: RankClock
     narrator: Narrator
+    tokens: KeptTokens | None = None
+    """Where the nll of every token is kept, if that was asked for."""
 
     def work(self, plan: Plan, ledger: Ledger) -> None:
         """Score batches into the ledger until no lease is left.
@@ -53,7 +58,7 @@ class Share:
 
     def _score(self, batch: Batch) -> LedgerEntry:
         try:
-            nll_nats = self.scorer.score(batch)
+            nll_by_window = self.scorer.score(batch)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -63,4 +68,12 @@ class Share:
                 f"ask for a smaller scoring.batch_tokens or scoring.window ({error})"
             )
             raise OutOfMemory(msg) from error
-        return LedgerEntry(batch=batch.index, nll_nats=nll_nats, num_scored=batch.num_scored)
+        if self.tokens is not None:
+            self.tokens[batch.index] = [nll_S.astype(np.float32) for nll_S in nll_by_window]
+        sums = sum_windows(nll_by_window)
+        return LedgerEntry(
+            batch=batch.index,
+            nll_nats=sums.nll_nats,
+            nll_squares=sums.nll_squares,
+            num_scored=batch.num_scored,
+        )

@@ -1,11 +1,13 @@
 """Documents to token ids.
 
-The tokenizer adds no special tokens, and text that looks like one stays text: what a document says
-must not steer the model. The prefix token is added by the windows, not here.
+The tokenizer adds no special tokens, and text that looks like one stays text unless the request
+says otherwise: what a document says must not steer the model. The prefix token is added by the
+windows, not here.
 """
 
 import hashlib
 import json
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,10 +18,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.data.document import Document
-from evaluator.errors import DataEncoding, TokenizerMismatch
+from evaluator.data.document import Document, utf8_of
+from evaluator.digests import IDS_START, TEXTS_START
+from evaluator.errors import TokenizerMismatch
 
 Ids = NDArray[np.int32]
+
+WHITE_SPACE = re.compile(r"\s+")
 
 DOCUMENTS_AT_ONCE = 64
 """Handed to the tokenizer in one call; it works on them in parallel."""
@@ -41,6 +46,13 @@ class TokenDocument:
     place: str
     ids: Ids
     num_bytes: int
+    """UTF-8 bytes of the text as it was published."""
+    num_words: int
+    """Of the text as it was published."""
+    num_replaced: int
+    """Invalid sequences that became U+FFFD."""
+    highest_id: int
+    """Of `ids`, which may be a large file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +85,12 @@ def choose_prefix(asked: Literal["auto", "bos", "eos", "none"], tokenizer: Any) 
     return Prefix("none", None)
 
 
+def adds_bos(tokenizer: Any) -> bool:
+    """True where the tokenizer itself begins a text with BOS."""
+    bos = tokenizer.bos_token_id
+    return bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
+
+
 def digest_tokenizer(tokenizer: Any) -> str:
     """Digest of everything that decides which ids a text gets."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -87,19 +105,33 @@ def digest_tokenizer(tokenizer: Any) -> str:
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 
-def tokenise(documents: Iterable[Document], tokenizer: Any) -> Corpus:
+def count_words(text: str) -> int:
+    """Pieces of a text between runs of white space; `perplexity.WORD_RULE` in words."""
+    return 1 + sum(1 for _ in WHITE_SPACE.finditer(text))
+
+
+def tokenise(
+    documents: Iterable[Document],
+    tokenizer: Any,
+    special_tokens: Literal["text", "parse"] = "text",
+) -> Corpus:
     """Tokenise a data set in its order.
+
+    Args:
+        documents: The data set.
+        tokenizer: Of the model.
+        special_tokens: Whether text such as `<s>` is text, or the token it looks like.
 
     Raises:
         DataEncoding: A text holds half a surrogate pair, which no UTF-8 can carry.
     """
-    data_digest = hashlib.sha256(b"assay-data-1\0")
-    ids_digest = hashlib.sha256(b"assay-ids-1\0")
+    data_digest = hashlib.sha256(TEXTS_START)
+    ids_digest = hashlib.sha256(IDS_START)
     kept: list[TokenDocument] = []
     counts: Counter[str] = Counter()
     remaining = iter(documents)
     while group := list(islice(remaining, DOCUMENTS_AT_ONCE)):
-        for document, encoded, ids in _encode(group, tokenizer):
+        for document, encoded, ids in _encode(group, tokenizer, special_tokens):
             data_digest.update(struct.pack("<Q", len(encoded)) + encoded)
             ids_digest.update(struct.pack("<Q", len(ids)) + ids.astype("<i4").tobytes())
             if len(ids):
@@ -108,7 +140,10 @@ def tokenise(documents: Iterable[Document], tokenizer: Any) -> Corpus:
                         index=counts["documents"],
                         place=document.place,
                         ids=ids,
-                        num_bytes=len(encoded),
+                        num_bytes=_num_bytes(document, encoded),
+                        num_words=count_words(document.counted),
+                        num_replaced=document.num_replaced,
+                        highest_id=int(ids.max()),
                     )
                 )
             counts["documents"] += 1
@@ -120,12 +155,14 @@ def tokenise(documents: Iterable[Document], tokenizer: Any) -> Corpus:
     )
 
 
-def _encode(group: list[Document], tokenizer: Any) -> Iterator[tuple[Document, bytes, Ids]]:
-    encoded = [_utf8(document) for document in group]
+def _encode(
+    group: list[Document], tokenizer: Any, special_tokens: Literal["text", "parse"]
+) -> Iterator[tuple[Document, bytes, Ids]]:
+    encoded = [utf8_of(document) for document in group]
     ids = tokenizer(
         [document.text for document in group],
         add_special_tokens=False,
-        split_special_tokens=True,
+        split_special_tokens=special_tokens == "text",
         return_attention_mask=False,
         verbose=False,
     )["input_ids"]
@@ -133,14 +170,8 @@ def _encode(group: list[Document], tokenizer: Any) -> Iterator[tuple[Document, b
         yield document, content, np.asarray(row, dtype=np.int32)
 
 
-def _utf8(document: Document) -> bytes:
-    try:
-        return document.text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        msg = (
-            f"{document.place}: character {error.start} is half a surrogate pair, which is no text"
-        )
-        raise DataEncoding(msg) from error
+def _num_bytes(document: Document, encoded: bytes) -> int:
+    return len(encoded) if document.original is None else len(document.original.encode())
 
 
 def check_ids(corpus: Corpus, prefix: Prefix, num_rows: int) -> None:
@@ -153,10 +184,9 @@ def check_ids(corpus: Corpus, prefix: Prefix, num_rows: int) -> None:
         msg = f"the prefix token has id {prefix.token_id}, but the embedding has {num_rows} rows"
         raise TokenizerMismatch(msg)
     for document in corpus.documents:
-        highest = int(document.ids.max())
-        if highest >= num_rows:
+        if document.highest_id >= num_rows:
             msg = (
-                f"{document.place}: the tokenizer gives id {highest}, but the embedding has "
-                f"{num_rows} rows; the tokenizer belongs to another model"
+                f"{document.place}: the tokenizer gives id {document.highest_id}, but the "
+                f"embedding has {num_rows} rows; the tokenizer belongs to another model"
             )
             raise TokenizerMismatch(msg)

@@ -4,7 +4,7 @@ There is one window machine. A convention is a `WindowRule`: parameters of that 
 else, so that a new convention needs no new loop.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -49,16 +49,19 @@ class Tail(Enum):
     """It is filled up to the left with tokens that are scored already."""
     DROP = "drop"
     """It is left out, and its tokens with it."""
+    DROP_ALL = "drop_all"
+    """A document has one window; one that does not fit into it has none."""
 
 
 class PrefixPlace(Enum):
-    """Where the prefix token stands."""
+    """Where the prefix token stands. It takes a place in the span of its window."""
 
     NOWHERE = "nowhere"
     FIRST = "first"
     """Before the first token of the document, so only in the first window."""
-    REPLACES = "replaces"
-    """In each window, in place of the window's first token."""
+    EVERY = "every"
+    """At the start of each window. Where windows do not overlap by a place for it, it stands there
+    instead of a token: `step` decides which."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,8 @@ class WindowRule:
     step: int
     """Tokens between two window starts; 1 to `span`."""
     min_context: int = 1
-    """Tokens of its window that a target must have before it; 1 to `span` - 1."""
+    """Tokens of its window that a target must have before it, the prefix counted; 1 to
+    `span` - 1."""
     tail: Tail = Tail.SHORT
     prefix: PrefixPlace = PrefixPlace.NOWHERE
 
@@ -86,28 +90,66 @@ class WindowRule:
             raise ValueError(msg)
 
 
-def rolling(window: int, *, prefixed: bool) -> WindowRule:
+def lm_eval(window: int, place: PrefixPlace) -> WindowRule:
     """Disjoint targets, each window one token of context; every window feeds up to `window` tokens.
 
-    Without a prefix the document's first token takes its place: it is fed and not scored.
+    Without a prefix the document's first token takes its place: it is fed and not scored. With a
+    prefix in every window the token of context is still there, so a window has one target less.
     Source: EleutherAI/lm-evaluation-harness 0.4.13, `loglikelihood_rolling` with its helpers
     `get_rolling_token_windows` and `make_disjoint_window`.
     """
     return WindowRule(
         span=window + 1,
-        step=window,
+        step=max(1, _room(window, place)),
         tail=Tail.FILL_LEFT,
-        prefix=PrefixPlace.FIRST if prefixed else PrefixPlace.NOWHERE,
+        prefix=place,
     )
 
 
-def strided(window: int, stride: int) -> WindowRule:
+def hf_strided(window: int, stride: int, place: PrefixPlace = PrefixPlace.NOWHERE) -> WindowRule:
     """Windows that cover `window` tokens, start every `stride`, and score what is new in them.
 
     A window counts its last target, as its origin does, although that token need not be fed.
     Source: the guide "Perplexity of fixed-length models" of Hugging Face transformers.
     """
-    return WindowRule(span=window, step=stride)
+    return WindowRule(span=window, step=stride, prefix=place)
+
+
+def gptq(window: int, place: PrefixPlace, *, keep_tail: bool) -> WindowRule:
+    """Disjoint windows that cover `window` tokens; the first of each is not scored.
+
+    Source: IST-DASLab/gptq, `llama_eval`.
+    """
+    return WindowRule(
+        span=window,
+        step=_room(window, place),
+        tail=Tail.SHORT if keep_tail else Tail.DROP,
+        prefix=place,
+    )
+
+
+def llama_cpp(window: int, place: PrefixPlace, *, replaces: bool) -> WindowRule:
+    """Disjoint windows of `window` tokens; the second half of each is scored, less its first token.
+
+    Source: ggml-org/llama.cpp, tools/perplexity, `perplexity`.
+    """
+    return WindowRule(
+        span=window,
+        step=window if replaces else _room(window, place),
+        min_context=window // 2 + 1,
+        tail=Tail.DROP,
+        prefix=place,
+    )
+
+
+def whole_document(window: int, place: PrefixPlace) -> WindowRule:
+    """Each document in one window that feeds up to `window` tokens."""
+    return WindowRule(span=window + 1, step=window + 1, tail=Tail.DROP_ALL, prefix=place)
+
+
+def _room(window: int, place: PrefixPlace) -> int:
+    """Tokens of text in a window."""
+    return window - (place is PrefixPlace.EVERY)
 
 
 def document_windows(document: int, num_tokens: int, rule: WindowRule) -> Iterator[Window]:
@@ -122,7 +164,9 @@ def document_windows(document: int, num_tokens: int, rule: WindowRule) -> Iterat
         Windows with at least one scored token; no token is scored twice.
     """
     # With a prefix before the text the positions start at -1, where the prefix stands.
-    start = -1 if rule.prefix is PrefixPlace.FIRST else 0
+    start = 0 if rule.prefix is PrefixPlace.NOWHERE else -1
+    if rule.tail is Tail.DROP_ALL and num_tokens - start > rule.span:
+        return
     begin, scored_end = start, start
     while scored_end < num_tokens:
         end = min(begin + rule.span, num_tokens)
@@ -132,11 +176,31 @@ def document_windows(document: int, num_tokens: int, rule: WindowRule) -> Iterat
         if rule.tail is Tail.FILL_LEFT:
             begin = max(start, end - rule.span)
         if score_begin < end:
-            yield _window(document, begin, end, score_begin, rule.prefix)
+            prefixed = begin < 0 or rule.prefix is PrefixPlace.EVERY
+            yield Window(document, begin + prefixed, end, score_begin, prefixed)
         scored_end = end
         begin += rule.step
 
 
-def _window(document: int, begin: int, end: int, score_begin: int, place: PrefixPlace) -> Window:
-    prefixed = begin < 0 or place is PrefixPlace.REPLACES
-    return Window(document, begin + prefixed, end, score_begin, prefixed)
+def unscored_tokens(num_tokens: int, windows: Sequence[Window], rule: WindowRule) -> dict[str, int]:
+    """Tokens of a document that has windows which none of them scores, by reason.
+
+    Args:
+        num_tokens: Of the document.
+        windows: All of the document, at least one.
+        rule: That they were made by.
+
+    Returns:
+        `tail`: after the last full window; `first_half` and `first_token`: too little context.
+    """
+    tail = num_tokens - windows[-1].end if rule.tail is Tail.DROP else 0
+    early = num_tokens - tail - sum(window.num_scored for window in windows)
+    reasons = {"first_token" if rule.min_context == 1 else "first_half": early, "tail": tail}
+    return {reason: count for reason, count in reasons.items() if count}
+
+
+def why_without_windows(num_tokens: int, rule: WindowRule) -> str:
+    """The reason why a document with tokens has no window."""
+    start = 0 if rule.prefix is PrefixPlace.NOWHERE else -1
+    too_long = rule.tail is Tail.DROP_ALL and num_tokens - start > rule.span
+    return "too_long" if too_long else "too_short"

@@ -18,6 +18,8 @@ for _name in [name for name in os.environ if name.startswith("ASSAY_")]:
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+# As the evaluator sets it; it is read once a process, maybe by a test that computes something else.
+os.environ["MKL_CBWR"] = "AUTO,STRICT"
 
 TESTS = Path(__file__).parent
 TIERS = frozenset({"unit", "api", "distributed", "e2e", "browser", "bench"})

@@ -58,18 +58,26 @@ async def get_parts(request: Request) -> Parts:
 PartsDep = Annotated[Parts, Depends(get_parts)]
 
 
-async def _job_id(
-    job_id: Annotated[
-        str, Path(description="Id of a job.", examples=["job_01jb6v8cw3f4m5n6p7q8r9s0t1"])
-    ],
-) -> str:
-    """Refuse what can't be an id before it gets to the database."""
+def check_job_id(job_id: str) -> str:
+    """Refuse what can't be an id before it gets to the database.
+
+    Raises:
+        JobNotFound: it can't be one.
+    """
     if not _JOB_ID.fullmatch(job_id):
         msg = (
             f"{job_id[:60]!r} is not the id of a job: ids look like job_01jb6v8cw3f4m5n6p7q8r9s0t1"
         )
         raise JobNotFound(msg)
     return job_id
+
+
+async def _job_id(
+    job_id: Annotated[
+        str, Path(description="Id of a job.", examples=["job_01jb6v8cw3f4m5n6p7q8r9s0t1"])
+    ],
+) -> str:
+    return check_job_id(job_id)
 
 
 JobId = Annotated[str, Depends(_job_id)]

@@ -40,6 +40,7 @@ from app.errors import (
     WeightsUnsafe,
 )
 from app.jobs.paging import JobQuery
+from app.jobs.records import public_result
 from app.jobs.request import JobRequest
 from app.jobs.service import JobRecord
 from evaluator.contract.states import JobState
@@ -290,12 +291,8 @@ async def get_result(
 ) -> ResultView:
     """Return the result of a job that has succeeded."""
     record = await parts.jobs.get(job_id)
-    result = view_result(record.job)
-    if result is None:
-        job = record.job
-        msg = f"job {job.id} is {job.state}"
-        if job.state.is_terminal:
-            msg += " and will have no result unless it is retried"
-        raise ResultNotReady(msg)
+    public_result(record.job)
+    result = view_result(record)
+    assert result is not None, "public_result has raised then"
     _set_job_headers(response, record)
     return result

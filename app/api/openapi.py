@@ -15,10 +15,10 @@ from pydantic.json_schema import models_json_schema
 from app.api.schemas import Problem
 from app.error_handlers import PROBLEM_TYPE, PROBLEM_URN
 from app.errors import ApiError, DatabaseUnavailable, InternalError, InvalidRequest
-from evaluator.contract.reports import ReportBatch
+from evaluator.contract.reports import ReportBatch, WindowRecord
 
 _REF = "#/components/schemas/{model}"
-_OUTSIDE_MODELS: tuple[type[BaseModel], ...] = (Problem, ReportBatch)
+_OUTSIDE_MODELS: tuple[type[BaseModel], ...] = (Problem, ReportBatch, WindowRecord)
 """Models that no route names in a way that FastAPI sees."""
 
 _DESCRIPTION = """Assay measures language models. Post *this model, this text*; the server runs the
@@ -67,7 +67,7 @@ _SMOLLM2_INLINE = {
 _GGUF_STRIDED = {
     "model": {"kind": "gguf", "path": "SmolLM2-135M-Instruct.Q4_1.gguf"},
     "data": {"kind": "jsonl", "path": "articles.jsonl", "field": "text"},
-    "scoring": {"convention": "strided", "window": 1024, "stride": 512},
+    "scoring": {"convention": "hf-strided", "window": 1024, "stride": 512},
     "launch": {"ranks_per_node": 2, "device": "cpu"},
     "limits": {"time_seconds": 3600, "attempts": 2},
     "labels": {"branch": "main", "commit": "4f1c9d2"},
@@ -77,7 +77,7 @@ REQUEST_EXAMPLES: dict[str, Example] = {
     "smollm2-inline": Example(
         summary="A model folder and two texts inside the request", value=_SMOLLM2_INLINE
     ),
-    "gguf-jsonl-strided": Example(
+    "gguf-jsonl-hf-strided": Example(
         summary="A GGUF file and a JSONL data set, strided windows, two ranks",
         value=_GGUF_STRIDED,
     ),

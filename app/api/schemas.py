@@ -45,6 +45,7 @@ class Links(View):
     events: str
     logs: str
     result: str
+    windows: str
 
 
 class ProgressView(View):
@@ -138,6 +139,37 @@ class Digests(View):
     model: str
     data: str
     tokenizer: str
+    windows: str
+    """Of the per-window records, uncompressed."""
+
+
+class ShareView(View):
+    """What one node scored in one attempt."""
+
+    attempt: Number
+    node_rank: Number
+    host: str
+    num_batches: Number
+    num_windows: Number
+    num_scored_tokens: Number
+
+
+class FindingView(View):
+    """A batch that was scored twice, with different numbers; the first ones count."""
+
+    batch: Number
+    first_attempt: Number | None = None
+    first_rank: Number
+    second_attempt: Number | None = None
+    second_rank: Number
+
+
+class AuditView(View):
+    """What did not agree."""
+
+    num_findings: Number
+    findings: list[FindingView]
+    """The first hundred."""
 
 
 class ResultView(View):
@@ -153,6 +185,9 @@ class ResultView(View):
     world_size: Number
     num_batches_resumed: Number
     """Batches taken over from earlier attempts."""
+    scored_by: list[ShareView]
+    """All attempts and nodes; together they have scored the plan."""
+    audit: AuditView
     wall_seconds: DurationSeconds
     versions: dict[str, str]
     warnings: list[str]
@@ -216,6 +251,69 @@ class JobPage(View):
     items: list[JobSummary]
     next_cursor: str | None
     """Give it as `cursor` to get the next page; null at the end."""
+
+
+class ComparedJob(View):
+    """One side of a comparison."""
+
+    job: str
+    value: float
+    """Mean nll over what was compared, in the measure's unit."""
+
+
+class DifferenceView(View):
+    """Something that the jobs do not share, and that does not keep them from being compared."""
+
+    name: str
+    baseline: str
+    candidate: str
+
+
+class SignTestView(View):
+    """Clusters by the direction they moved in; a win is a lower nll of the candidate."""
+
+    wins: Number
+    losses: Number
+    ties: Number
+    """Left out of the test."""
+    p_value: Fraction | None
+    """Exact, two-sided; null where all are ties."""
+
+
+class ComparisonView(View):
+    """Two jobs side by side. Formulas: docs/metrics.md."""
+
+    baseline: ComparedJob
+    candidate: ComparedJob
+    unit: Literal["window", "document"]
+    """What is paired."""
+    measure: Literal["nats_per_token", "bits_per_byte"]
+    num_pairs: Number
+    num_unpaired_documents: Number
+    """Scored by one job only, and left out."""
+    clusters: Literal["documents", "windows"]
+    """What the error takes as independent of each other."""
+    num_clusters: Number
+    denominator: Number
+    """Scored tokens, or bytes, of all pairs."""
+    difference: float
+    """Candidate less baseline, in the measure's unit; below 0 the candidate is better."""
+    standard_error: Annotated[float, Field(ge=0)] | None
+    """Of the difference; null with fewer than two clusters."""
+    interval_95: tuple[float, float] | None
+    """Of the difference, by Student's t."""
+    perplexity_ratio: float | None
+    """Candidate to baseline, of token perplexities, or of byte perplexities where the measure is
+    bits per byte; null where it exceeds float64."""
+    perplexity_ratio_interval_95: tuple[float, float] | None
+    wins: Number
+    """Pairs in which the candidate has the lower nll."""
+    losses: Number
+    ties: Number
+    sign_test: SignTestView
+    differs: list[DifferenceView]
+    sentence: str
+    """What it comes to, in words."""
 
 
 class Liveness(View):

@@ -1,12 +1,15 @@
 """Turns stored jobs into what the API shows. Pure."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 from app.api.schemas import (
     AttemptView,
+    AuditView,
     Digests,
+    FindingView,
     JobSummary,
     JobView,
     Links,
@@ -17,9 +20,11 @@ from app.api.schemas import (
     RankView,
     ResultSummary,
     ResultView,
+    ShareView,
 )
 from app.jobs.progress import progress
 from app.jobs.request import JobRequest
+from app.jobs.scored_by import Accounts
 from app.jobs.service import JobRecord
 from app.models import Attempt, Job, Rank
 from evaluator.contract.reports import NodeTiming, RankTiming, Result
@@ -43,7 +48,7 @@ def view_job(record: JobRecord) -> JobView:
         request=JobRequest.model_validate(record.job.request),
         attempts=[_view_attempt(attempt) for attempt in record.attempts],
         nodes=_view_nodes(record.ranks),
-        result=view_result(record.job),
+        result=view_result(record),
     )
 
 
@@ -87,6 +92,7 @@ def _view_base(record: JobRecord) -> dict[str, Any]:
             events=f"{path}/events",
             logs=f"{path}/logs",
             result=f"{path}/result",
+            windows=f"{path}/windows",
         ),
     }
 
@@ -154,23 +160,40 @@ def _public_result(job: Job) -> Result | None:
     return Result.model_validate(job.result)
 
 
-def view_result(job: Job) -> ResultView | None:
+def _view_shares(accounts: Accounts) -> list[ShareView]:
+    return [ShareView(**asdict(share)) for share in accounts.shares]
+
+
+def _view_audit(accounts: Accounts) -> AuditView:
+    return AuditView(
+        num_findings=accounts.num_findings,
+        findings=[FindingView.model_validate(finding) for finding in accounts.findings],
+    )
+
+
+def view_result(record: JobRecord) -> ResultView | None:
     """Return the result of a job that succeeded."""
-    result = _public_result(job)
+    result = _public_result(record.job)
     if result is None:
         return None
+    accounts = record.accounts or Accounts([], 0, [])
     return ResultView(
         perplexity=result.perplexity,
         scoring=result.scoring,
         plan=result.plan,
         digests=Digests(
-            model=result.model_digest, data=result.data_digest, tokenizer=result.tokenizer_digest
+            model=result.model_digest,
+            data=result.data_digest,
+            tokenizer=result.tokenizer_digest,
+            windows=result.windows_digest,
         ),
         device=result.device,
         dtype=result.dtype,
         threads_per_rank=result.threads_per_rank,
         world_size=result.world_size,
         num_batches_resumed=result.num_batches_resumed,
+        scored_by=_view_shares(accounts),
+        audit=_view_audit(accounts),
         wall_seconds=result.wall_s,
         versions=result.versions,
         warnings=list(result.warnings),

@@ -137,6 +137,11 @@ class Client:
         """Return one page of the list of jobs."""
         return self._document("GET", "/v1/jobs", params=params)
 
+    def comparison(self, baseline: str, candidate: str) -> Document:
+        """Return two jobs side by side."""
+        params = [("baseline", baseline), ("candidate", candidate)]
+        return self._document("GET", "/v1/comparisons", params=params)
+
     def cancel(self, job_id: str) -> Document:
         """Ask for the end of a job and return it."""
         return self._document("POST", _path(job_id, "cancel"))

@@ -80,7 +80,7 @@ def make_request(model: Path, data: Path, ranks: int) -> dict[str, Any]:
     return {
         "model": {"kind": "gguf", "path": str(model)},
         "data": {"kind": "jsonl", "path": str(data), "field": "text"},
-        "scoring": {"convention": "rolling", "window": 512, "batch_tokens": 2048},
+        "scoring": {"convention": "lm-eval", "window": 512, "batch_tokens": 2048},
         "launch": {"ranks_per_node": ranks},
         "labels": {"demo": "smollm2-135m"},
     }

@@ -8,19 +8,21 @@ import sys
 import typer
 
 from app.cli.client import ClientError
+from app.cli.compare import compare
 from app.cli.demo import demo
 from app.cli.jobs import cancel, list_jobs, retry, show
 from app.cli.logs import logs
 from app.cli.options import EXIT_SERVER, EXIT_USAGE, make_console
 from app.cli.serve import serve
 from app.cli.submit import submit
+from app.cli.verify import verify
 from app.cli.watch import watch
 
 cli = typer.Typer(
     name="assay",
     help="Measure language models: ask a server for jobs, follow them, read their results.",
-    epilog="Exit codes: 0 done, 1 the job did not succeed, 2 wrong usage, 4 the server refused or "
-    "is out of reach, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 the job did not succeed or does not verify, 2 wrong usage, 4 the "
+    "server refused or is out of reach, 130 interrupted.",
     rich_markup_mode="markdown",  # lines of a paragraph are joined
     no_args_is_help=True,
     add_completion=False,
@@ -34,6 +36,8 @@ cli.command(name="list")(list_jobs)
 cli.command()(cancel)
 cli.command()(retry)
 cli.command()(logs)
+cli.command()(compare)
+cli.command()(verify)
 cli.command()(demo)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 EXIT_OK = 0
 EXIT_JOB = 1
-"""The job did not succeed."""
+"""The job did not succeed, or its figure does not come out again."""
 EXIT_USAGE = 2
 """The command line is wrong."""
 EXIT_SERVER = 4

@@ -35,7 +35,7 @@ _TIMES = ("load", "tokenise", "warm_up", "compute", "wait", "communicate")
 
 def print_job(console: Console, job: Json) -> None:
     """Print everything about a job: head, result, ranks, attempts."""
-    _print_facts(console, _head(job))
+    print_facts(console, _head(job))
     if job["result"] is not None:
         print_result(console, job)
     elif any(node["ranks"] for node in job["nodes"]):
@@ -60,18 +60,25 @@ def print_result(console: Console, job: Json) -> None:
     """Print the figure, what it was computed from, and where the time went."""
     result = job["result"]
     console.print()
-    _print_facts(console, _figures(result["perplexity"]))
+    print_facts(console, _figures(result["perplexity"]))
     console.print()
-    _print_facts(console, _conditions(result, job["nodes"]))
+    print_facts(console, _conditions(result, job["nodes"]))
     console.print()
     _print_ranks(console, job["nodes"])
+    if len(result["scored_by"]) > 1:
+        console.print()
+        _print_shares(console, result["scored_by"])
+    num_findings = result["audit"]["num_findings"]
+    if num_findings:
+        text = f"Audit: {count_of(num_findings, 'repetition')} of a batch gave other numbers"
+        console.print(Text(text, style="bold red"), soft_wrap=True)
     for warning in result["warnings"]:
         console.print(Text(f"Warning: {plain(warning)}", style="yellow"), soft_wrap=True)
 
 
 def print_list(console: Console, page: Json) -> None:
     """Print one page of jobs."""
-    table = _table("job", "state", "created (UTC)", "perplexity", "scored tokens", "labels")
+    table = make_table("job", "state", "created (UTC)", "perplexity", "scored tokens", "labels")
     for job in page["items"]:
         result = job["result"] or {}
         table.add_row(
@@ -171,6 +178,8 @@ def _figures(figure: Json) -> Iterable[tuple[str, str | Text]]:
         clusters = f"{count(figure['num_clusters'])} {figure['standard_error_clusters']}"
         yield "95 % interval", f"{low} to {high}, from {clusters}"
     yield "bits per byte", with_error(figure["bits_per_byte"], _bits_error(figure))
+    if figure["num_words"]:
+        yield "word perplexity", with_error(figure["word_perplexity"], None)
     yield "scored tokens", f"{count(figure['num_scored_tokens'])} of {count(figure['num_tokens'])}"
     yield (
         "text",
@@ -180,6 +189,8 @@ def _figures(figure: Json) -> Iterable[tuple[str, str | Text]]:
     excluded = {reason: number for reason, number in figure["excluded_documents"].items() if number}
     for reason, number in sorted(excluded.items()):
         yield "excluded", f"{count_of(number, 'document')}: {plain(reason).replace('_', ' ')}"
+    for reason, number in sorted(figure["excluded_tokens"].items()):
+        yield "not scored", f"{count_of(number, 'token')}: {plain(reason).replace('_', ' ')}"
 
 
 def _bits_error(figure: Json) -> float | None:
@@ -210,9 +221,23 @@ def _conditions(result: Json, nodes: Sequence[Json]) -> Iterable[tuple[str, str]
         yield "taken over", f"{count(result['num_batches_resumed'])} batches of earlier attempts"
 
 
+def _print_shares(console: Console, shares: Sequence[Json]) -> None:
+    table = make_table("attempt", "node", "batches", "windows", "tokens")
+    for share in shares:
+        table.add_row(
+            str(share["attempt"]),
+            f"{share['node_rank']} {plain(share['host'])}",
+            *(count(share[f"num_{name}"]) for name in ("batches", "windows", "scored_tokens")),
+        )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    console.print(Text("Scored, by attempt and node", style="dim"))
+    console.print(table)
+
+
 def _print_ranks(console: Console, nodes: Sequence[Json]) -> None:
     names = (name.replace("_", "-") for name in _TIMES)
-    table = _table("node", "rank", *names, "tokens", "tokens/s", "peak")
+    table = make_table("node", "rank", *names, "tokens", "tokens/s", "peak")
     for node in nodes:
         for rank in node["ranks"]:
             table.add_row(
@@ -235,7 +260,7 @@ def _speed(rank: Json) -> float | None:
 
 
 def _print_attempts(console: Console, attempts: Sequence[Json]) -> None:
-    table = _table("attempt", "started (UTC)", "ended (UTC)", "reason", "exit", "message")
+    table = make_table("attempt", "started (UTC)", "ended (UTC)", "reason", "exit", "message")
     for attempt in attempts:
         ended_by = attempt["exit_code"]
         if attempt["signal"] is not None:
@@ -251,14 +276,16 @@ def _print_attempts(console: Console, attempts: Sequence[Json]) -> None:
     console.print(table)
 
 
-def _table(*headers: str) -> Table:
+def make_table(*headers: str) -> Table:
+    """Return a table without lines."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in headers:
         table.add_column(header, overflow="fold")
     return table
 
 
-def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+def print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+    """Print names with their values."""
     rows = list(facts)
     if not console.is_terminal:  # a grid would fill every line up with spaces
         width = max(len(name) for name, _ in rows)

@@ -80,7 +80,8 @@ ConventionOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="rolling or strided (rolling; strided where --stride is given).",
+        help="lm-eval, hf-strided, gptq, llama.cpp or document (lm-eval; hf-strided where "
+        "--stride is given).",
         rich_help_panel=_SCORING,
     ),
 ]
@@ -89,13 +90,13 @@ WindowOption = Annotated[
 ]
 StrideOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Tokens between two windows, strided.", rich_help_panel=_SCORING),
+    typer.Option(min=1, help="Tokens between two windows, hf-strided.", rich_help_panel=_SCORING),
 ]
 PrefixOption = Annotated[
     str | None,
     typer.Option(
         metavar="TOKEN",
-        help="What a document's first token is given, rolling: auto, bos, eos or none.",
+        help="What a text's first token is given: auto, bos, eos or none.",
         rich_help_panel=_SCORING,
     ),
 ]
@@ -233,7 +234,7 @@ def complete(request: Json) -> None:
         refuse("name a text with --data, --text or --file")
     scoring = request.get("scoring")
     if isinstance(scoring, dict) and "convention" not in scoring:
-        scoring["convention"] = "strided" if "stride" in scoring else "rolling"
+        scoring["convention"] = "hf-strided" if "stride" in scoring else "lm-eval"
 
 
 def model_source(

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import Database
 from app.errors import ApiError, AttemptNotCurrent, ContractMismatch, TokenInvalid
 from app.ids import hash_token
-from app.jobs.ledger import to_row
+from app.jobs.ledger import agree, to_row
 from app.jobs.progress import progress
 from app.jobs.repository import add_event, forget_scores, load_job, move, utcnow
 from app.jobs.transitions import JobEvent
@@ -208,8 +208,16 @@ async def _take_entries(
                 session.add(row)
                 job.num_batches_done += 1
                 job.num_scored_tokens_done += sum(entry.num_scored)
-            elif (first.nll_nats, first.num_scored) != (row.nll_nats, row.num_scored):
-                finding = {"batch": entry.batch, "first_rank": first.rank, "second_rank": row.rank}
+            elif agree(first, row):
+                first.nll_squares = first.nll_squares or row.nll_squares
+            else:
+                finding = {
+                    "batch": entry.batch,
+                    "first_attempt": first.attempt,
+                    "first_rank": first.rank,
+                    "second_attempt": row.attempt,
+                    "second_rank": row.rank,
+                }
                 add_event(session, job, "audit", finding)
 
 

@@ -41,16 +41,44 @@ def to_row(entry: LedgerEntry, *, job_id: str, attempt: int, rank: int) -> Ledge
         attempt=attempt,
         rank=rank,
         nll_nats=pack_floats(entry.nll_nats),
+        nll_squares=pack_floats(entry.nll_squares),
         num_scored=pack_counts(entry.num_scored),
+        num_windows=len(entry.num_scored),
+        num_scored_tokens=sum(entry.num_scored),
     )
 
 
 def to_entry(row: LedgerRow) -> LedgerEntry:
-    """Read a finished batch back, bit for bit."""
+    """Read a finished batch back, bit for bit.
+
+    Raises:
+        ValueError: the row is not complete, see `is_complete`.
+    """
+    if row.nll_squares is None:
+        msg = f"batch {row.batch} of job {row.job_id} was stored without squares"
+        raise ValueError(msg)
     return LedgerEntry(
         batch=row.batch,
         nll_nats=unpack_floats(row.nll_nats),
+        nll_squares=unpack_floats(row.nll_squares),
         num_scored=unpack_counts(row.num_scored),
+    )
+
+
+def is_complete(row: LedgerRow) -> bool:
+    """Tell whether a later attempt can take the batch over; an older server stored no squares."""
+    return row.nll_squares is not None
+
+
+def agree(first: LedgerRow, second: LedgerRow) -> bool:
+    """Tell whether two scorings of a batch gave the same bytes.
+
+    Squares that were not stored are no difference.
+    """
+    if (first.nll_nats, first.num_scored) != (second.nll_nats, second.num_scored):
+        return False
+    return None in (first.nll_squares, second.nll_squares) or (
+        first.nll_squares == second.nll_squares
     )
 
 

@@ -13,14 +13,9 @@ from app.errors import (
     WeightsUnsafe,
 )
 from app.settings import Settings
-from evaluator.contract.launch import (
-    DataSource,
-    FolderModel,
-    HubData,
-    HubModel,
-    InlineData,
-    ModelSource,
-)
+from evaluator.contract.data import DataSource, FolderData, HubData, InlineData, KnownData
+from evaluator.contract.known import expand, mirror_files, mirror_folder
+from evaluator.contract.launch import FolderModel, HubModel, ModelSource
 
 _PICKLED_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -102,8 +97,8 @@ def resolve_data(data: DataSource, settings: Settings) -> DataSource:
     Raises:
         ApiError: not allowed, not there, too large, or the hub is off.
     """
-    if isinstance(data, HubData):
-        _need_hub(settings, "/data")
+    if isinstance(data, HubData | KnownData):
+        _need_mirror_or_hub(data, settings)
         return data
     if isinstance(data, InlineData):
         size = sum(len(text.encode(errors="surrogatepass")) for text in data.documents)
@@ -115,10 +110,29 @@ def resolve_data(data: DataSource, settings: Settings) -> DataSource:
             raise InlineTooLarge(msg, pointer="/data/documents")
         return data
     path = confine(data.path, settings.data_roots, pointer="/data/path", missing=DataNotFound)
-    if not path.is_file():
-        msg = f"{path.name} is not a file"
+    if isinstance(data, FolderData):
+        if not path.is_dir():
+            msg = f"{path.name} is not a folder; take kind 'text' for a single file"
+            raise DataNotFound(msg, pointer="/data/path")
+    elif not path.is_file():
+        msg = f"{path.name} is not a file; take kind 'folder' for a folder of text files"
         raise DataNotFound(msg, pointer="/data/path")
     return data.model_copy(update={"path": str(path)})
+
+
+def _need_mirror_or_hub(data: HubData | KnownData, settings: Settings) -> None:
+    """Refuse a hub data set that a run of this server could not get at."""
+    source = expand(data) if isinstance(data, KnownData) else data
+    if settings.allow_hub or mirror_files(settings.mirror_dir, source):
+        return
+    mirror = settings.mirror_dir or Path("$ASSAY_MIRROR_DIR")
+    folder = mirror_folder(mirror, source) or mirror
+    msg = (
+        f"this server downloads nothing and has no copy of {data.name[:200]!r}: put its Parquet "
+        f"files at {folder}/{source.split}*.parquet (see ASSAY_MIRROR_DIR), or start the server "
+        "with ASSAY_ALLOW_HUB=true"
+    )
+    raise HubDisabled(msg, pointer="/data")
 
 
 def _need_hub(settings: Settings, pointer: str) -> None:

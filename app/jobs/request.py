@@ -5,7 +5,9 @@ from typing import Annotated
 from pydantic import Field
 
 from evaluator.contract.base import Contract
-from evaluator.contract.launch import DataSource, Layout, ModelSource, RollingScoring, Scoring
+from evaluator.contract.data import DataSource
+from evaluator.contract.launch import Layout, ModelSource
+from evaluator.contract.scoring import LmEvalScoring, Outputs, Scoring
 
 LabelKey = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][\w./-]*$")]
 LabelValue = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -25,7 +27,8 @@ class JobRequest(Contract):
 
     model: ModelSource
     data: DataSource
-    scoring: Scoring = RollingScoring()
+    scoring: Scoring = LmEvalScoring()
+    outputs: Outputs = Outputs()
     launch: Layout = Layout()
     limits: Limits = Limits()
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32, default_factory=dict)]

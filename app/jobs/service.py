@@ -30,6 +30,7 @@ from app.jobs.repository import (
     utcnow,
 )
 from app.jobs.request import JobRequest
+from app.jobs.scored_by import Accounts, load_accounts
 from app.jobs.transitions import JobEvent
 from app.launchers.rundir import LOG_FILE
 from app.models import Attempt, Event, Job, JobLabel, Rank
@@ -48,6 +49,8 @@ class JobRecord:
     attempts: list[Attempt]
     ranks: list[Rank]
     """Of the current attempt."""
+    accounts: Accounts | None = None
+    """Who scored what; null until the job has succeeded."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,10 @@ async def _record(session: AsyncSession, job: Job) -> JobRecord:
     labels = await load_labels(session, [job.id])
     attempts = await load_attempts(session, job.id)
     current = [attempt.id for attempt in attempts if attempt.number == job.attempt]
-    return JobRecord(job, labels[job.id], attempts, await load_ranks(session, current))
+    ranks = await load_ranks(session, current)
+    succeeded = job.state is JobState.SUCCEEDED
+    accounts = await load_accounts(session, job.id) if succeeded else None
+    return JobRecord(job, labels[job.id], attempts, ranks, accounts)
 
 
 async def _cancel(session: AsyncSession, job: Job) -> None:

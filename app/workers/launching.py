@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.db import Database
-from app.jobs.ledger import load_rows, to_entry
+from app.jobs.ledger import is_complete, load_rows, to_entry
 from app.jobs.paths import resolve_data, resolve_model
 from app.jobs.request import JobRequest
 from app.launchers.base import Launch, LaunchRef, torchrun_argv
@@ -42,7 +42,7 @@ async def prepare(claimed: Claimed, database: Database, settings: Settings) -> L
     job, attempt = claimed.job, claimed.attempt
     ref = launch_ref(settings, attempt)
     async with database.read() as session:
-        rows = await load_rows(session, job.id)
+        rows = [row for row in await load_rows(session, job.id) if is_complete(row)]
     spec = await asyncio.to_thread(_spec, claimed, ref.run_dir, settings, has_finished=bool(rows))
     await asyncio.to_thread(_write, claimed, ref.run_dir, spec, rows)
     return Launch(
@@ -63,9 +63,11 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
         model=resolve_model(request.model, settings),
         data=resolve_data(request.data, settings),
         scoring=request.scoring,
+        outputs=request.outputs,
         launch=request.launch.model_copy(update={"device": job.device}),
         run_dir=str(run_dir),
         cache_dir=str(settings.weights_dir),
+        mirror_dir=str(settings.mirror_dir.absolute()) if settings.mirror_dir else None,
         finished_path=str(run_dir / FINISHED_FILE) if has_finished else None,
         finished_plan=job.plan["digest"] if has_finished and job.plan else None,
         finished_model=job.model_digest if has_finished else None,

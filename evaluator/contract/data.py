@@ -44,8 +44,8 @@ class FolderData(Source):
 
     kind: Literal["folder"]
     path: PathText
-    pattern: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^/\\x00]+$")] = "*.txt"
-    """Which file names count, as in a shell."""
+    pattern: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^/\x00]+$")] = "*.txt"
+    """Which file names count, as in a shell; hidden ones only where it begins with a dot."""
 
 
 class JsonlData(Source):
@@ -62,7 +62,7 @@ class CsvData(Source):
     kind: Literal["csv"]
     path: PathText
     field: Name = "text"
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: Annotated[str, Field(pattern=r'^[^"\r\n\x00\ufeff]$')] = ","
 
 
 class ParquetData(Source):
@@ -102,9 +102,12 @@ def _known_by_name(value: object) -> object:
     return {"kind": "known", "name": value} if isinstance(value, str) else value
 
 
-DataSource = Annotated[
+_AnySource = Annotated[
     TextData | FolderData | JsonlData | CsvData | ParquetData | HubData | KnownData | InlineData,
     Field(discriminator="kind"),
-    BeforeValidator(_known_by_name, json_schema_input_type=object),
+]
+
+DataSource = Annotated[
+    _AnySource, BeforeValidator(_known_by_name, json_schema_input_type=KnownName | _AnySource)
 ]
 """`"wikitext-2"` alone is short for `{"kind": "known", "name": "wikitext-2"}`."""

@@ -66,9 +66,9 @@ class LaunchSpec(Contract):
     run_dir: PathText | None = None
     """Folder of this attempt's files; null takes `<spec file>.run`."""
     cache_dir: PathText | None = None
-    """Folder shared by jobs for converted weights; null takes `~/.cache/assay`."""
+    """Folder shared by jobs for converted weights and token ids; null takes `~/.cache/assay`."""
     mirror_dir: PathText | None = None
-    """Folder with copies of hub data sets: `<name>/<config>/<split>*.parquet`."""
+    """Folder with copies of hub data sets; docs/data.md says in what shape."""
     finished_path: PathText | None = None
     """JSON lines of `LedgerEntry` that earlier attempts scored; they are not scored again."""
     finished_plan: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None

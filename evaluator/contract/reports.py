@@ -176,7 +176,7 @@ class Perplexity(Contract):
     num_tokens: PositiveCount
     """Tokens of the scored documents, special tokens not counted."""
     num_bytes: PositiveCount
-    """UTF-8 bytes of the scored documents."""
+    """UTF-8 bytes of the scored documents, as they were before detokenising."""
     num_documents: PositiveCount
     num_windows: PositiveCount
     excluded_documents: dict[str, int]

@@ -73,6 +73,13 @@ class LlamaCppScoring(ScoringBase):
 
     convention: Literal["llama.cpp"]
 
+    @model_validator(mode="after")
+    def _window_has_a_second_half(self) -> "LlamaCppScoring":
+        if self.window is not None and self.window < 3:
+            msg = f"window {self.window} has no token after its first half; take 3 or more"
+            raise ValueError(msg)
+        return self
+
 
 class DocumentScoring(ScoringBase):
     """Each document alone in one window; longer ones are left out and counted (`too_long`).
@@ -92,5 +99,5 @@ Scoring = Annotated[
 class Outputs(Contract):
     """What is kept besides the figure; larger than it, so only on request."""
 
-    token_nll: Literal["none", "float16", "uint8"] = "none"
+    token_nll: Literal["none", "float16", "uint8"] = "none"  # noqa: S105 - tokens of a text
     """The nll of every scored token; `uint8` in 256 steps, its largest error is in the file."""

@@ -1,8 +1,11 @@
 """What a source yields."""
 
+import re
 from typing import NamedTuple
 
-from evaluator.errors import FieldMissing
+from evaluator.errors import DataEncoding, FieldMissing
+
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 class Document(NamedTuple):
@@ -10,6 +13,37 @@ class Document(NamedTuple):
 
     text: str
     place: str
+    num_replaced: int = 0
+    """Invalid sequences that became U+FFFD, where that was asked for."""
+    original: str | None = None
+    """The text before it was detokenised; null where nothing was changed."""
+
+    @property
+    def counted(self) -> str:
+        """The text whose bytes and words are counted: as it was published."""
+        return self.text if self.original is None else self.original
+
+
+def replace_half_pairs(document: Document) -> Document:
+    """Turn each half of a surrogate pair, which no UTF-8 can carry, into U+FFFD and count it."""
+    text, count = _HALF_PAIR.subn("\ufffd", document.text)
+    return document._replace(text=text, num_replaced=document.num_replaced + count)
+
+
+def utf8_of(document: Document) -> bytes:
+    """The text as bytes.
+
+    Raises:
+        DataEncoding: It holds half a surrogate pair.
+    """
+    try:
+        return document.text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        msg = (
+            f"{document.place}: character {error.start} is half a surrogate pair, which is no "
+            "text; mend it, or ask for data.errors: replace"
+        )
+        raise DataEncoding(msg) from error
 
 
 def text_field(value: object, field: str, place: str) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from evaluator.contract.launch import HubData
+from evaluator.contract.data import HubData
+from evaluator.contract.known import KnownSet
 from evaluator.data.document import Document, missing_field, text_field
 from evaluator.errors import DataNotFound
 
@@ -18,12 +19,21 @@ def read(source: HubData) -> Iterator[Document]:
         raise DataNotFound(msg)
     datasets.disable_progress_bars()
     place = f"{source.name} ({source.split}) at {source.revision}"
+    files = source.files if isinstance(source, KnownSet) else None
     try:
         rows = datasets.load_dataset(
-            source.name, source.config, split=source.split, revision=source.revision
+            source.name,
+            # The library does not combine the two: files of the repository are a set of their own.
+            None if files else source.config,
+            data_files={source.split: files} if files else None,
+            split=source.split,
+            revision=source.revision,
         )
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        msg = f"the data set {place} can't be had: {error}"
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        msg = (
+            f"the data set {place} can't be had: {error}; "
+            "where the hub is out of reach, put Parquet files into a mirror (docs/data.md)"
+        )
         raise DataNotFound(msg) from error
     yield from documents(rows, source.field, place)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from evaluator.contract.launch import InlineData
+from evaluator.contract.data import InlineData
 from evaluator.data.document import Document
 
 

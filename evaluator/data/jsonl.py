@@ -3,23 +3,19 @@
 import json
 from collections.abc import Iterator
 
-from evaluator.contract.launch import JsonlData
+from evaluator.contract.data import JsonlData
 from evaluator.data.document import Document, missing_field, text_field
-from evaluator.data.encoding import decode_utf8, existing_file
+from evaluator.data.encoding import decoded_lines, existing_file
 from evaluator.errors import DataInvalid
 
 
 def read(source: JsonlData) -> Iterator[Document]:
     """One document a line; lines of white space alone are no records."""
     path = existing_file(source.path)
-    offset = 0
-    with path.open("rb") as file:
-        for number, content in enumerate(file, 1):
-            line = decode_utf8(content, path, offset)
-            offset += len(content)
-            if line.strip():
-                place = f"line {number} of {path}"
-                yield Document(_text(line, source.field, place), place)
+    for line in decoded_lines(path, errors=source.errors):
+        if line.text.strip():
+            place = f"line {line.number} of {path}"
+            yield Document(_text(line.text, source.field, place), place, line.num_replaced)
 
 
 def _text(line: str, field: str, place: str) -> str:

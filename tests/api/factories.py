@@ -1,5 +1,6 @@
 """Jobs in every state: made through the API where that can be, by the job core where it can't."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -10,7 +11,9 @@ from app.jobs.repository import load_attempts, load_job, move, utcnow
 from app.jobs.transitions import JobEvent
 from app.models import Attempt
 from evaluator.contract import CONTRACT_VERSION
+from evaluator.contract.reports import WindowRecord
 from evaluator.contract.states import FailureReason
+from tests.support.records import digest_of, record, write_records
 
 Json = dict[str, Any]
 
@@ -23,6 +26,7 @@ PLAN: Json = {
     "num_input_tokens": 24,
     "num_scored_tokens": 20,
 }
+RECORDS = (record(0, 0, 10, 12.5, 13), record(0, 10, 10, 12.5, 0))
 
 
 def job_request(**changes: Any) -> Json:
@@ -117,9 +121,14 @@ def plan(seq: int = 2) -> Json:
     return {"type": "plan", "rank": 0, "seq": seq, "plan": PLAN}
 
 
-def progress(seq: int, batch: int) -> Json:
-    """The report of one finished batch of 10 scored tokens."""
-    entry = {"batch": batch, "nll_nats": [12.5], "num_scored": [10]}
+def progress(seq: int, batch: int, nll: float = 12.5, num_scored: int = 10) -> Json:
+    """The report of one finished batch of one window."""
+    entry = {
+        "batch": batch,
+        "nll_nats": [nll],
+        "nll_squares": [nll * nll],
+        "num_scored": [num_scored],
+    }
     return {
         "type": "progress",
         "rank": 0,
@@ -142,41 +151,55 @@ def node_timing(seq: int) -> Json:
     }
 
 
+FIGURES: Json = {
+    "token_perplexity": 3.4903429574618414,  # exp(1.25)
+    "token_perplexity_standard_error": None,
+    "token_perplexity_interval_95": None,
+    "mean_nll_nats": 1.25,
+    "mean_nll_standard_error": None,
+    "standard_error_clusters": "documents",
+    "num_clusters": 1,
+    "bits_per_byte": 2.7743,
+    "nll_sum_nats": 25.0,
+    "num_scored_tokens": 20,
+    "num_tokens": 20,
+    "num_bytes": 13,
+    "num_documents": 1,
+    "num_windows": 2,
+    "excluded_documents": {},
+    "excluded_tokens": {},
+    "naive_standard_error": 0.0,
+    "byte_perplexity": 6.842,
+    "word_perplexity": 4160.26,
+    "word_rule": "split at whitespace",
+    "num_words": 3,
+    "num_replaced": 0,
+}
+
+
 def result(seq: int) -> Json:
     """The result: 25 nats over 20 tokens."""
     return {
         "type": "result",
         "rank": 0,
         "seq": seq,
-        "perplexity": {
-            "token_perplexity": 3.4903429574618414,  # exp(1.25)
-            "token_perplexity_standard_error": None,
-            "token_perplexity_interval_95": None,
-            "mean_nll_nats": 1.25,
-            "mean_nll_standard_error": None,
-            "standard_error_clusters": "documents",
-            "num_clusters": 1,
-            "bits_per_byte": 2.7743,
-            "nll_sum_nats": 25.0,
-            "num_scored_tokens": 20,
-            "num_tokens": 20,
-            "num_bytes": 13,
-            "num_documents": 1,
-            "num_windows": 2,
-            "excluded_documents": {},
-        },
+        "perplexity": FIGURES,
         "scoring": {
-            "convention": "rolling",
+            "convention": "lm-eval",
             "window": 12,
             "stride": 12,
             "batch_tokens": 2048,
             "prefix": "bos",
             "prefix_token_id": 1,
+            "prefix_place": "first",
+            "special_tokens": "text",
+            "join": None,
             "definition": "Every token is scored once.",
         },
         "plan": PLAN,
         "model_digest": DIGEST,
         "data_digest": DIGEST,
+        "windows_digest": digest_of(RECORDS),
         "tokenizer_digest": DIGEST,
         "device": "cpu",
         "dtype": "float32",
@@ -207,7 +230,27 @@ async def run_to_the_end(client: httpx.AsyncClient, parts: Parts, job_id: str) -
     reports = (hello(1), plan(2), progress(3, 0), progress(4, 1), node_timing(5), result(6))
     answer = await post_reports(client, attempt, *reports)
     assert answer.status_code == 204, answer.text
+    write_records(parts.settings.runs_dir / job_id / "1", RECORDS)
     await settle(parts, job_id, JobEvent.SUCCEED)
+
+
+async def score(
+    client: httpx.AsyncClient, parts: Parts, records: Sequence[WindowRecord], **changes: Any
+) -> str:
+    """The id of a job that succeeded with these windows; `changes` are of its result."""
+    job_id: str = (await submit(client))["id"]
+    attempt = await claim(parts, job_id)
+    end = result(len(records) + 2)
+    end |= {"windows_digest": digest_of(records), **changes}
+    windows = [
+        progress(number + 2, number, each.nll_nats, each.num_scored)
+        for number, each in enumerate(records)
+    ]
+    answer = await post_reports(client, attempt, hello(1), *windows, end)
+    assert answer.status_code == 204, answer.text
+    write_records(parts.settings.runs_dir / job_id / "1", records)
+    await settle(parts, job_id, JobEvent.SUCCEED)
+    return job_id
 
 
 async def make_job(client: httpx.AsyncClient, parts: Parts, state: str) -> str:

@@ -28,7 +28,7 @@ from tests.api.factories import (
     "job_id", ["job_00000000000000000000000000", "nope", "job_%00", "%ff", "job_" + "0" * 300]
 )
 async def test_an_unknown_job_is_404(client: httpx.AsyncClient, job_id: str) -> None:
-    for path in ("", "/events", "/logs", "/result"):
+    for path in ("", "/events", "/logs", "/result", "/windows"):
         answer = await client.get(f"/v1/jobs/{job_id}{path}")
         assert answer.status_code == 404, path
     for path in ("/cancel", "/retry"):

@@ -1,7 +1,9 @@
 """Migrations on both databases: up, complete, down, many servers at once."""
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,14 +11,14 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from pydantic import SecretStr
-from sqlalchemy import Connection, inspect, make_url, text
+from sqlalchemy import Connection, MetaData, Table, inspect, make_url, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from app import migrate
 from app.db import Database
 from app.ids import new_id
 from app.migrate import MigrationError, is_current, upgrade
-from app.models import Base
+from app.models import Base, Job
 from app.settings import Settings
 
 NUM_SERVERS = 4
@@ -103,3 +105,62 @@ async def test_a_lock_that_is_never_freed_is_an_error(
             await upgrade(database)
     await other.close()
     await upgrade(database)
+
+
+async def test_0002_counts_the_ledger_and_renames_the_conventions(database: Database) -> None:
+    await _upgrade_to(database, "0001")
+    async with database.engine.begin() as connection:
+        await connection.run_sync(_fill)
+    await upgrade(database)
+    async with database.engine.begin() as connection:
+        ledger = await connection.execute(
+            text("SELECT num_windows, num_scored_tokens, nll_squares FROM ledger ORDER BY batch")
+        )
+        assert ledger.all() == [(2, 12, None), (0, 0, None)]
+        jobs = await connection.execute(select(Job.request, Job.result).order_by(Job.id))
+        (first, first_result), (second, second_result) = jobs.all()
+        assert first["scoring"] == {"convention": "lm-eval", "window": 8}
+        assert second["scoring"]["convention"] == "hf-strided"
+        assert (first_result, second_result) == (None, None)
+        assert await connection.run_sync(differences) == []
+        await connection.run_sync(
+            lambda sync: command.downgrade(migrate.alembic_config(sync), "0001")
+        )
+        names = await connection.scalars(text("SELECT request FROM jobs ORDER BY id"))
+        assert [("rolling" in str(name), "strided" in str(name)) for name in names] == [
+            (True, False),
+            (False, True),
+        ]
+
+
+async def _upgrade_to(database: Database, revision: str) -> None:
+    async with database.engine.begin() as connection:
+        await connection.run_sync(
+            lambda sync: command.upgrade(migrate.alembic_config(sync), revision)
+        )
+
+
+def _fill(connection: Connection) -> None:
+    """Two jobs and two batches, as the release before 0002 wrote them."""
+    jobs, ledger = (
+        Table(name, MetaData(), autoload_with=connection) for name in ("jobs", "ledger")
+    )
+    filler: dict[str, object] = {
+        column.name: {"String": "x", "JSON": "{}"}.get(type(column.type).__name__, 0)
+        for column in jobs.columns
+        if not column.nullable
+    }
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for number, convention in enumerate(("rolling", "strided")):
+        scoring = {"convention": convention, "window": 8}
+        values = filler | {"id": f"job_{number}", "state": "succeeded", "device": "cpu"}
+        values |= {"created_at": now, "updated_at": now}
+        values |= {"request": {"scoring": scoring}, "result": {"old": True}}
+        connection.execute(jobs.insert().values(values))
+    for batch, counts in enumerate(((5, 7), ())):
+        connection.execute(
+            ledger.insert().values(
+                job_id="job_0", batch=batch, attempt=1, rank=0, nll_nats=b"",
+                num_scored=struct.pack(f"<{len(counts)}q", *counts),
+            )
+        )  # fmt: skip

@@ -25,6 +25,8 @@ ROUTES = [
     ("GET", f"/v1/jobs/{JOB}/events"),
     ("GET", f"/v1/jobs/{JOB}/logs"),
     ("GET", f"/v1/jobs/{JOB}/result"),
+    ("GET", f"/v1/jobs/{JOB}/windows"),
+    ("GET", "/v1/comparisons"),
     ("POST", "/v1/attempts/att_0/reports"),
     ("GET", "/livez"),
     ("GET", "/readyz"),

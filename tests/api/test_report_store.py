@@ -110,7 +110,7 @@ def plan(seq: int) -> PlanReady:
 
 def entry(batch: int, shift: float = 0.0) -> LedgerEntry:
     nll = (0.1, 0.2, 0.3)[batch % 3] + shift
-    return LedgerEntry(batch=batch, nll_nats=(nll,), num_scored=(10,))
+    return LedgerEntry(batch=batch, nll_nats=(nll,), nll_squares=(nll * nll,), num_scored=(10,))
 
 
 def progress(seq: int, *batches: int, rank: int = 0, shift: float = 0.0) -> Progress:
@@ -174,7 +174,13 @@ async def test_the_same_batch_with_other_numbers_is_a_finding_and_no_overwrite(r
         rows = await load_rows(session, run.job_id)
     assert total(rows) == (0.1 + 0.2, 20)
     (finding,) = await run.events("audit")
-    assert finding.data == {"batch": 1, "first_rank": 0, "second_rank": 1}
+    assert finding.data == {
+        "batch": 1,
+        "first_attempt": 1,
+        "first_rank": 0,
+        "second_attempt": 1,
+        "second_rank": 1,
+    }
 
 
 async def test_tokens_open_one_attempt_only(run: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 from app.settings import Settings
 from tests.api.factories import Json, job_request, submit
 
+LINKS = ("cancel", "retry", "events", "logs", "result", "windows")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
@@ -29,13 +30,15 @@ async def test_a_job_is_accepted_with_its_full_representation(client: httpx.Asyn
     assert TIME.fullmatch(job["updated_at"])
     assert job["links"] == {
         "self": path,
-        **{name: f"{path}/{name}" for name in ("cancel", "retry", "events", "logs", "result")},
+        **{name: f"{path}/{name}" for name in LINKS},
     }
     assert job["request"]["scoring"] == {
-        "convention": "rolling",
+        "convention": "lm-eval",
         "window": None,
         "batch_tokens": 2048,
         "prefix": "auto",
+        "prefix_place": "auto",
+        "special_tokens": "text",
     }
     assert (await client.get(path)).json() == job
 
@@ -57,6 +60,23 @@ async def test_inline_documents_come_back_as_they_were_sent(client: httpx.AsyncC
         ({"data": {"kind": "text", "path": "none.txt"}}, "data_not_found", "/data/path"),
         ({"model": {"kind": "hub", "name": "a/b"}}, "hub_disabled", "/model"),
         ({"data": {"kind": "hub", "name": "a/b"}}, "hub_disabled", "/data"),
+        ({"data": {"kind": "folder", "path": "../.."}}, "path_not_allowed", "/data/path"),
+        ({"data": {"kind": "folder", "path": "text.txt"}}, "data_not_found", "/data/path"),
+        ({"data": {"kind": "csv", "path": "none.csv"}}, "data_not_found", "/data/path"),
+        ({"data": {"kind": "known", "name": "wikitext-2"}}, "hub_disabled", "/data"),
+        ({"data": "wikitext-2"}, "hub_disabled", "/data"),
+        ({"data": "wikitext-3"}, "invalid_request", "/data/known/name"),
+        (
+            {"data": {"kind": "csv", "path": "text.txt", "delimiter": '"'}},
+            "invalid_request",
+            "/data/csv/delimiter",
+        ),
+        (
+            {"data": {"kind": "text", "path": "text.txt", "sample": {"num_documents": 0}}},
+            "invalid_request",
+            "/data/text/sample/num_documents",
+        ),
+        ({"outputs": {"token_nll": "float64"}}, "invalid_request", "/outputs/token_nll"),
         ({"launch": {"ranks_per_node": 5}}, "too_many_ranks", "/launch/ranks_per_node"),
         ({"launch": {"nodes": 2}}, "nodes_unsupported", "/launch/nodes"),
         ({"launch": {"ranks_per_node": "2"}}, "invalid_request", "/launch/ranks_per_node"),
@@ -65,9 +85,9 @@ async def test_inline_documents_come_back_as_they_were_sent(client: httpx.AsyncC
         ({"labels": {"nul": "\x00"}}, "invalid_request", "/labels/nul"),
         ({"priority": 1e400}, "invalid_request", "/priority"),
         (
-            {"scoring": {"convention": "strided", "window": 8, "stride": 9}},
+            {"scoring": {"convention": "hf-strided", "window": 8, "stride": 9}},
             "invalid_request",
-            "/scoring/strided",
+            "/scoring/hf-strided",
         ),
         (
             {"data": {"kind": "inline", "documents": ["x" * 100_001]}},

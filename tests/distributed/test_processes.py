@@ -21,7 +21,7 @@ from tests.support.server import wait_for
 from tests.support.tiny import words
 
 WITHIN_S = 90.0
-SCORING = {"convention": "strided", "window": 128, "stride": 8, "batch_tokens": 128}
+SCORING = {"convention": "hf-strided", "window": 128, "stride": 8, "batch_tokens": 128}
 
 
 TRIAL_WORDS = 1000

@@ -1,9 +1,12 @@
 """Real torchrun launches: any number of ranks computes the same, to the last bit."""
 
+import gzip
+import hashlib
 from pathlib import Path
 
 import pytest
 
+from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.reports import NodeTiming, PlanReady, Progress
 from evaluator.contract.states import FailureReason
 from tests.support.gguf_file import write_gguf
@@ -21,7 +24,7 @@ UNEVEN = [
     words(12, 5),
     words(400, 6),
 ]
-SCORING = {"convention": "rolling", "window": 64, "batch_tokens": 256}
+SCORING = {"convention": "lm-eval", "window": 64, "batch_tokens": 256}
 
 
 def scored_tokens(run: Launched) -> list[int]:
@@ -29,7 +32,7 @@ def scored_tokens(run: Launched) -> list[int]:
     return [timing.num_scored_tokens for timing in node.ranks]
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 8])
 def test_ranks_change_no_bit(tiny: Path, tmp_path: Path, num_ranks: int) -> None:
     spec = make_spec(tiny, UNEVEN, scoring=SCORING)
     alone = run_here(spec, tmp_path / "alone")
@@ -39,6 +42,9 @@ def test_ranks_change_no_bit(tiny: Path, tmp_path: Path, num_ranks: int) -> None
     assert result.perplexity.nll_sum_nats.hex() == alone.perplexity.nll_sum_nats.hex()
     assert result.perplexity == alone.perplexity
     assert result.plan == alone.plan
+    assert result.windows_digest == alone.windows_digest
+    lines = gzip.decompress((run.run_dir / WINDOWS_FILE).read_bytes())
+    assert result.windows_digest == f"sha256:{hashlib.sha256(lines).hexdigest()}"
     assert result.world_size == num_ranks
     assert result.perplexity.excluded_documents == {"empty": 2}
     assert sorted(e.batch for e in run.entries()) == list(range(result.plan.num_batches))
@@ -49,6 +55,34 @@ def test_ranks_change_no_bit(tiny: Path, tmp_path: Path, num_ranks: int) -> None
         stages = [report.stage for report in reports if isinstance(report, Progress)]
         assert list(dict.fromkeys(stages)) == ["load", "tokenise", "warm_up", "score", "reduce"]
         assert any(isinstance(report, PlanReady) for report in reports) == (rank == 0)
+
+
+def test_threads_and_batch_budgets_change_no_bit_in_processes_of_their_own(
+    tiny: Path, tmp_path: Path
+) -> None:
+    spec = make_spec(tiny, UNEVEN, scoring=SCORING)
+    alone = run_here(spec, tmp_path / "alone")
+    other = make_spec(
+        tiny,
+        UNEVEN,
+        scoring=SCORING | {"batch_tokens": 1000},
+        launch={"device": "cpu", "threads_per_rank": 2},
+    )
+    with launched(other, tmp_path, num_ranks=2) as run:
+        assert run.wait() == 0, run.output
+    result = run.result()
+    assert result.plan.num_batches < alone.plan.num_batches
+    assert result.perplexity == alone.perplexity
+    assert result.windows_digest == alone.windows_digest
+
+
+def test_ranks_gather_the_nll_of_each_token(tiny: Path, tmp_path: Path) -> None:
+    spec = make_spec(tiny, UNEVEN, scoring=SCORING, outputs={"token_nll": "uint8"})
+    run_here(spec, tmp_path / "alone")
+    with launched(spec, tmp_path, num_ranks=2) as run:
+        assert run.wait() == 0, run.output
+    alone = (tmp_path / "alone" / TOKENS_FILE).read_bytes()
+    assert (run.run_dir / TOKENS_FILE).read_bytes() == alone
 
 
 def test_one_window_on_four_ranks(tiny: Path, tmp_path: Path) -> None:

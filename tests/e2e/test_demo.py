@@ -99,7 +99,7 @@ def test_figure_is_that_of_a_plain_script(kept: dict[str, Any], folder: Path) ->
     records = (folder / STATE / "data/python-reference.jsonl").read_text().splitlines()
     texts = [json.loads(record)["text"] for record in records]
     (config,) = (folder / STATE / "cache/gguf").glob("*/config.json")
-    plain = evaluate(config.parent, texts, "rolling", 512)
+    plain = evaluate(config.parent, texts, "lm-eval", 512)
     figure = kept["result"]["perplexity"]
     assert kept["state"] == "succeeded"
     assert figure["num_scored_tokens"] == plain["num_scored_tokens"]

@@ -33,7 +33,7 @@ def request(documents: list[str], ranks: int) -> dict[str, Any]:
     return {
         "model": {"kind": "folder", "path": "tiny"},
         "data": {"kind": "inline", "documents": documents},
-        "scoring": {"convention": "rolling", "window": 64, "batch_tokens": 64},
+        "scoring": {"convention": "lm-eval", "window": 64, "batch_tokens": 64},
         "launch": {"ranks_per_node": ranks},
         "limits": {"attempts": 2},
     }

@@ -5,6 +5,8 @@ The server starts it as `fake_python.py -m torch.distributed.run ... spec.json`.
 document of the spec says how to behave; the numbers it reports are made up but consistent.
 """
 
+import gzip
+import hashlib
 import os
 import signal
 import subprocess
@@ -14,8 +16,9 @@ import urllib.request
 from pathlib import Path
 
 from evaluator.contract import CONTRACT_VERSION
-from evaluator.contract.env import SPOOL_DIR, spool_name
-from evaluator.contract.launch import InlineData, LaunchSpec
+from evaluator.contract.data import InlineData
+from evaluator.contract.env import SPOOL_DIR, WINDOWS_FILE, spool_name
+from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import (
     Hello,
     LedgerEntry,
@@ -28,10 +31,18 @@ from evaluator.contract.reports import (
     ReportBatch,
     Result,
     ScoringUsed,
+    WindowRecord,
 )
 
 DIGEST = "sha256:" + "0" * 64
 NLL = (0.1, 0.2, 0.3)
+WINDOWS = "".join(
+    WindowRecord(
+        document=0, begin=10 * n, num_scored=10, nll_nats=nll, num_bytes=0 if n else 100
+    ).model_dump_json()
+    + "\n"
+    for n, nll in enumerate(NLL)
+).encode()
 LIFETIME_S = 90.0
 
 
@@ -84,7 +95,9 @@ class FakeRank:
 
     def score(self, *batches: int, shift: float = 0.0) -> None:
         entries = tuple(
-            LedgerEntry(batch=batch, nll_nats=(NLL[batch] + shift,), num_scored=(10,))
+            LedgerEntry(
+                batch=batch, nll_nats=(NLL[batch] + shift,), nll_squares=(0.01,), num_scored=(10,)
+            )
             for batch in batches
         )
         timing = RankTiming(rank=0, local_rank=0, node_rank=0, compute_s=1.0, num_scored_tokens=10)
@@ -93,6 +106,8 @@ class FakeRank:
         )
 
     def result(self, total: float = 0.6) -> None:
+        path = Path(self.spec.run_dir or ".") / WINDOWS_FILE
+        path.write_bytes(gzip.compress(WINDOWS))
         self.send(made_up_result(self.next_seq(), total))
 
 
@@ -109,15 +124,18 @@ def made_up_result(seq: int, total: float) -> Result:
         token_perplexity_interval_95=None, mean_nll_nats=total / 30, mean_nll_standard_error=None,
         standard_error_clusters="windows", num_clusters=3, bits_per_byte=0.1, nll_sum_nats=total,
         num_scored_tokens=30, num_tokens=30, num_bytes=100, num_documents=1, num_windows=3,
-        excluded_documents={},
+        excluded_documents={}, excluded_tokens={}, naive_standard_error=None, byte_perplexity=1.01,
+        word_perplexity=None, word_rule="made up", num_words=0, num_replaced=0,
     )  # fmt: skip
     scoring = ScoringUsed(
-        convention="rolling", window=10, stride=10, batch_tokens=10, prefix="none",
-        prefix_token_id=None, definition="made up",
+        convention="lm-eval", window=10, stride=10, batch_tokens=10, prefix="none",
+        prefix_token_id=None, prefix_place="none", special_tokens="text", join=None,
+        definition="made up",
     )  # fmt: skip
     return Result(
         rank=0, seq=seq, perplexity=perplexity, scoring=scoring, plan=plan_facts(),
-        model_digest=DIGEST, data_digest=DIGEST, tokenizer_digest=DIGEST, device="cpu",
+        model_digest=DIGEST, data_digest=DIGEST, tokenizer_digest=DIGEST,
+        windows_digest=f"sha256:{hashlib.sha256(WINDOWS).hexdigest()}", device="cpu",
         dtype="float32", threads_per_rank=1, world_size=1, num_batches_resumed=0, wall_s=1.0,
         versions={},
     )  # fmt: skip

@@ -26,8 +26,14 @@ TOP_NAMES = {
 }
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Path:
-    """Write model and tokenizer in float32."""
+def write_gguf(
+    path: Path,
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    adds_bos: bool | None = None,
+) -> Path:
+    """Write model and tokenizer in float32; None says nothing of BOS."""
     config: Any = model.config
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
@@ -41,6 +47,8 @@ def write_gguf(path: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokeniz
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
     _add_tokenizer(writer, tokenizer)
+    if adds_bos is not None:
+        writer.add_add_bos_token(adds_bos)
     for name, tensor in model.state_dict().items():
         heads = {
             "q_proj": config.num_attention_heads,

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY_SIZE = 320
@@ -36,9 +36,12 @@ def words(num_words: int, seed: int = 0) -> str:
 
 
 def save_tokenizer(
-    folder: Path, *, bos: str | None = "<s>", eos: str | None = "</s>"
+    folder: Path, *, bos: str | None = "<s>", eos: str | None = "</s>", adds_bos: bool = False
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer, so that any text has ids, with ids below `VOCABULARY_SIZE`."""
+    """A byte-level BPE tokenizer, so that any text has ids, with ids below `VOCABULARY_SIZE`.
+
+    With `adds_bos` it begins each text with `<s>` by itself.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,6 +52,10 @@ def save_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator([words(2000, seed=1)], trainer)
+    if adds_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 0)]
+        )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token=eos)
     fast.save_pretrained(folder)
     return fast

@@ -21,7 +21,12 @@ FIGURES = {
     "mean_nll_standard_error": 0.02706,
     "standard_error_clusters": "documents",
     "num_clusters": 21,
+    "naive_standard_error": 0.0112,
     "bits_per_byte": 0.98764,
+    "byte_perplexity": 1.98295,
+    "word_perplexity": 58.30271,
+    "word_rule": "split at whitespace",
+    "num_words": 10_048,
     "nll_sum_nats": 40854.0,
     "num_scored_tokens": 15_000,
     "num_tokens": 15_021,
@@ -29,6 +34,8 @@ FIGURES = {
     "num_documents": 21,
     "num_windows": 44,
     "excluded_documents": {"empty": 2, "too_short": 0},
+    "excluded_tokens": {"first_token": 21},
+    "num_replaced": 0,
 }
 PLAN = {
     "digest": DIGEST,
@@ -41,21 +48,43 @@ PLAN = {
 RESULT = {
     "perplexity": FIGURES,
     "scoring": {
-        "convention": "rolling",
+        "convention": "lm-eval",
         "window": 512,
         "stride": 512,
         "batch_tokens": 2048,
         "prefix": "bos",
         "prefix_token_id": 1,
+        "prefix_place": "first",
+        "special_tokens": "text",
+        "join": None,
         "definition": "Every token is scored once.",
     },
     "plan": PLAN,
-    "digests": {"model": DIGEST, "data": DIGEST, "tokenizer": DIGEST},
+    "digests": dict.fromkeys(("model", "data", "tokenizer", "windows"), DIGEST),
     "device": "cpu",
     "dtype": "float32",
     "threads_per_rank": 1,
     "world_size": 2,
     "num_batches_resumed": 3,
+    "scored_by": [
+        {
+            "attempt": 1,
+            "node_rank": 0,
+            "host": "alpha",
+            "num_batches": 3,
+            "num_windows": 9,
+            "num_scored_tokens": 4608,
+        },
+        {
+            "attempt": 2,
+            "node_rank": 0,
+            "host": "alpha",
+            "num_batches": 18,
+            "num_windows": 35,
+            "num_scored_tokens": 10_392,
+        },
+    ],
+    "audit": {"num_findings": 0, "findings": []},
     "wall_seconds": 65.4,
     "versions": {},
     "warnings": ["a [bold]warning\x1b[2J"],
@@ -101,7 +130,7 @@ ATTEMPT = {
 
 
 def make_job(**changes: Any) -> dict[str, Any]:
-    names = ("self", "cancel", "retry", "events", "logs", "result")
+    names = ("self", "cancel", "retry", "events", "logs", "result", "windows")
     job = {
         "id": "job_1",
         "state": "succeeded",
@@ -153,11 +182,13 @@ def test_result_shows_figures_conditions_and_ranks() -> None:
         "token perplexity 15.23 ± 0.41",
         "95 % interval 14.45 to 16.06, from 21 documents",
         "bits per byte 0.9876 ± 0.0098",
+        "word perplexity 58.3027",
         "scored tokens 15,000 of 15,021",
         "text 21 documents, 44 windows, 61.4 kB",
         "excluded 2 documents: empty",
+        "not scored 21 tokens: first token",
         "",
-        "convention rolling, window 512, stride 512, prefix bos",
+        "convention lm-eval, window 512, stride 512, prefix bos",
         "Every token is scored once.",
         "computed on cpu, float32, 2 ranks of 1 thread",
         "time 1 min 05 s, 600 scored tokens/s",
@@ -167,8 +198,19 @@ def test_result_shows_figures_conditions_and_ranks() -> None:
         "node rank load tokenise warm-up compute wait communicate tokens tokens/s peak",
         "0 alpha 0 1.25 0.50 0.75 20.00 4.00 1.00 7,500 300 812 MB",
         "0 alpha 1 1.25 0.50 0.75 20.00 4.00 1.00 7,500 300 812 MB",
+        "",
+        "Scored, by attempt and node",
+        "attempt node batches windows tokens",
+        "1 0 alpha 3 9 4,608",
+        "2 0 alpha 18 35 10,392",
         "Warning: a [bold]warning [2J",
     ]
+
+
+def test_findings_of_the_audit_are_shown() -> None:
+    console = make_console()
+    print_end(console, make_job(result=RESULT | {"audit": {"num_findings": 2, "findings": []}}))
+    assert "Audit: 2 repetitions of a batch gave other numbers" in text_of(console)
 
 
 def test_away_from_a_terminal_there_are_no_control_codes() -> None:

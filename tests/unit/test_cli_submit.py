@@ -46,18 +46,18 @@ def test_least(sent: list[dict[str, Any]]) -> None:
 
 def test_everything(sent: list[dict[str, Any]]) -> None:
     options = (
-        "--hub org/model --revision abc --data a.parquet --field body --convention strided "
+        "--hub org/model --revision abc --data a.parquet --field body --convention hf-strided "
         "--window 1024 --stride 256 --batch-tokens 4096 --ranks 2 --nodes 3 --device cuda "
         "--dtype bfloat16 --threads 4 --time 2h --attempts 5 --label a=b --label c/d=e=f "
         "--priority -7"
     )
     assert run(*options.split()) == 0
     request = JobRequest.model_validate(sent[0])
-    assert json.loads(request.model_dump_json()) == {
+    assert json.loads(request.model_dump_json(exclude_unset=True)) == {
         "model": {"kind": "hub", "name": "org/model", "revision": "abc"},
         "data": {"kind": "parquet", "path": "a.parquet", "field": "body"},
         "scoring": {
-            "convention": "strided",
+            "convention": "hf-strided",
             "window": 1024,
             "stride": 256,
             "batch_tokens": 4096,
@@ -78,9 +78,12 @@ def test_everything(sent: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("options", "scoring"),
     [
-        ("--stride 5", {"stride": 5, "convention": "strided"}),
-        ("--prefix bos", {"prefix": "bos", "convention": "rolling"}),
-        ("--window 9", {"window": 9, "convention": "rolling"}),
+        ("--stride 5", {"stride": 5, "convention": "hf-strided"}),
+        ("--prefix bos", {"prefix": "bos", "convention": "lm-eval"}),
+        ("--window 9", {"window": 9, "convention": "lm-eval"}),
+        ("--convention gptq", {"convention": "gptq"}),
+        ("--convention llama.cpp --prefix none", {"convention": "llama.cpp", "prefix": "none"}),
+        ("--convention document", {"convention": "document"}),
     ],
 )
 def test_convention_follows(
@@ -97,7 +100,7 @@ def test_options_change_a_file(sent: list[dict[str, Any]], tmp_path: Path) -> No
     written = {
         "model": {"kind": "hub", "name": "old"},
         "data": {"kind": "text", "path": "a.txt"},
-        "scoring": {"convention": "strided", "window": 64},
+        "scoring": {"convention": "hf-strided", "window": 64},
         "labels": {"keep": "1", "change": "1"},
     }
     (tmp_path / "job.json").write_text(json.dumps(written))
@@ -106,7 +109,7 @@ def test_options_change_a_file(sent: list[dict[str, Any]], tmp_path: Path) -> No
         {
             "model": {"kind": "folder", "path": "new"},
             "data": {"kind": "text", "path": "a.txt"},
-            "scoring": {"convention": "strided", "window": 64, "stride": 8},
+            "scoring": {"convention": "hf-strided", "window": 64, "stride": 8},
             "labels": {"keep": "1", "change": "2"},
         }
     ]

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 from pydantic import TypeAdapter
 
-from evaluator.contract.launch import DataSource
+from evaluator.contract.data import DataSource
 from evaluator.data import READERS, hub, read_documents
 from evaluator.errors import (
     DataEncoding,
@@ -34,8 +34,11 @@ def written(path: Path, content: bytes) -> Path:
 
 
 def test_every_source_of_the_contract_has_a_reader() -> None:
-    kinds = TypeAdapter(DataSource).json_schema()["discriminator"]["mapping"]
-    assert len(READERS) == len(kinds)
+    _, sources = SOURCE.json_schema()["anyOf"]
+    kinds = set(sources["discriminator"]["mapping"])
+    readers = {r.__name__.removesuffix("Data").lower() for r in READERS}
+    # A known set becomes a hub data set, which a mirror may have, before it is read.
+    assert readers - {"knownset", "mirrored"} == kinds - {"known"}
 
 
 def test_a_text_file_is_one_document_as_it_is(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.support.gguf_file import write_gguf
 from tests.support.runs import make_spec, run_here
 from tests.support.tiny import save_model, save_tokenizer, words
 
-SCORING = {"convention": "rolling", "window": 32, "batch_tokens": 64}
+SCORING = {"convention": "lm-eval", "window": 32, "batch_tokens": 64}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,24 @@ def test_a_gguf_file_scores_as_the_weights_it_was_made_from(
     again = run_here(make_spec(gguf, documents, scoring=SCORING, **cache), tmp_path / "c")
     assert again.perplexity == from_gguf.perplexity
     assert (kept / "model.safetensors").stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize(("adds_bos", "prefix"), [(True, "bos"), (False, "none"), (None, "none")])
+def test_the_file_says_whether_texts_begin_with_bos(
+    tmp_path: Path, adds_bos: bool | None, prefix: str
+) -> None:
+    folder = tmp_path / "model"
+    gguf = write_gguf(
+        folder / "tiny.gguf", save_model(folder), save_tokenizer(folder), adds_bos=adds_bos
+    )
+    scoring = {"convention": "llama.cpp", "window": 32}
+    spec = make_spec(gguf, [words(60)], scoring=scoring, cache_dir=str(tmp_path / "cache"))
+    result = run_here(spec, tmp_path / "run")
+    assert result.scoring.prefix == prefix
+    # Nothing else changes: documents get the same ids.
+    plain = run_here(make_spec(folder, [words(60)], scoring=scoring), tmp_path / "plain")
+    assert result.perplexity.num_tokens == plain.perplexity.num_tokens
+    assert (result.perplexity.nll_sum_nats == plain.perplexity.nll_sum_nats) == (not adds_bos)
 
 
 def test_files_beside_the_gguf_are_not_mixed_in(gguf: Path, tmp_path: Path) -> None:

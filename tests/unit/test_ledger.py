@@ -19,7 +19,10 @@ PLAN = make_plan(
 
 
 def entry(batch: int, nll_nats: float = 1.5) -> LedgerEntry:
-    return LedgerEntry(batch=batch, nll_nats=(nll_nats,), num_scored=(4 - batch,))
+    squares = (nll_nats,)
+    return LedgerEntry(
+        batch=batch, nll_nats=(nll_nats,), nll_squares=squares, num_scored=(4 - batch,)
+    )
 
 
 def test_only_what_is_new_is_reported_and_once() -> None:
@@ -48,9 +51,15 @@ def test_entries_read_back_to_the_last_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"batch": 0, "nll_nats": [1.0], "num_scored": [4]}\n{"ba', "line 2 of"),
-        ('{"batch": 0, "nll_nats": [NaN], "num_scored": [4]}\n', "line 1 of"),
-        ('{"batch": 0, "nll_nats": [1.0, 2.0], "num_scored": [4]}\n', "line 1 of"),
+        (
+            '{"batch": 0, "nll_nats": [1.0], "nll_squares": [1.0], "num_scored": [4]}\n{"ba',
+            "line 2 of",
+        ),
+        ('{"batch": 0, "nll_nats": [NaN], "nll_squares": [1.0], "num_scored": [4]}\n', "line 1 of"),
+        (
+            '{"batch": 0, "nll_nats": [1.0, 2.0], "nll_squares": [1.0], "num_scored": [4]}\n',
+            "line 1 of",
+        ),
     ],
     ids=["torn", "NaN", "lengths"],
 )

@@ -14,7 +14,15 @@ from app.errors import (
 )
 from app.jobs.paths import resolve_data, resolve_model
 from app.settings import Settings
-from evaluator.contract.launch import FolderModel, GgufModel, HubModel, InlineData, TextData
+from evaluator.contract.data import (
+    CsvData,
+    FolderData,
+    HubData,
+    InlineData,
+    KnownData,
+    TextData,
+)
+from evaluator.contract.launch import FolderModel, GgufModel, HubModel
 
 
 @pytest.fixture
@@ -113,3 +121,56 @@ def test_inline_bytes_are_counted_as_utf8(settings: Settings) -> None:
     assert resolve_data(fits, settings) == fits
     with pytest.raises(InlineTooLarge, match="11 bytes, more than 10"):
         resolve_data(InlineData(kind="inline", documents=("ééééé", "a")), settings)
+
+
+def test_a_folder_of_texts_is_confined_as_a_file_is(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "data/books").mkdir()
+    books = FolderData(kind="folder", path="books", pattern="*.md")
+    resolved = resolve_data(books, settings)
+    assert resolved == books.model_copy(update={"path": str(tmp_path / "data/books")})
+    assert resolve_data(FolderData(kind="folder", path="."), settings) == FolderData(
+        kind="folder", path=str(tmp_path / "data")
+    )
+    (tmp_path / "data/link").symlink_to(tmp_path / "outside")
+    for written in ("../outside", "link", str(tmp_path)):
+        with pytest.raises(PathNotAllowed):
+            resolve_data(FolderData(kind="folder", path=written), settings)
+
+
+def test_files_and_folders_are_told_apart(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "data/books").mkdir()
+    with pytest.raises(DataNotFound, match=r"a\.txt is not a folder; take kind 'text'"):
+        resolve_data(FolderData(kind="folder", path="a.txt"), settings)
+    for wrong in (text("books"), CsvData(kind="csv", path="books")):
+        with pytest.raises(DataNotFound, match="books is not a file; take kind 'folder'"):
+            resolve_data(wrong, settings)
+
+
+WIKITEXT = KnownData(kind="known", name="wikitext-2")
+
+
+def test_a_known_set_needs_the_mirror_or_the_hub(settings: Settings, tmp_path: Path) -> None:
+    assert resolve_data(WIKITEXT, Settings(allow_hub=True)) == WIKITEXT
+    mirror = tmp_path / "mirror"
+    folder = mirror / "Salesforce/wikitext/wikitext-2-raw-v1"
+    mirrored = settings.model_copy(update={"mirror_dir": mirror})
+    with pytest.raises(HubDisabled) as caught:
+        resolve_data(WIKITEXT, mirrored)
+    # Both ways out are named.
+    assert f"no copy of 'wikitext-2': put its Parquet files at {folder}/test" in caught.value.detail
+    assert "ASSAY_ALLOW_HUB=true" in caught.value.detail
+    assert caught.value.pointer == "/data"
+    with pytest.raises(HubDisabled, match=r"\$ASSAY_MIRROR_DIR/Salesforce"):
+        resolve_data(WIKITEXT, settings)
+    folder.mkdir(parents=True)
+    (folder / "test-00000-of-00001.parquet").touch()
+    assert resolve_data(WIKITEXT, mirrored) == WIKITEXT
+    # The mirror has this split of this config alone.
+    with pytest.raises(HubDisabled):
+        resolve_data(KnownData(kind="known", name="wikitext-103"), mirrored)
+    hub = HubData(kind="hub", name="Salesforce/wikitext", config="wikitext-2-raw-v1")
+    assert resolve_data(hub, mirrored) == hub
+    with pytest.raises(HubDisabled):
+        resolve_data(hub.model_copy(update={"split": "train"}), mirrored)
+    with pytest.raises(HubDisabled):
+        resolve_data(hub.model_copy(update={"config": "../../../outside"}), mirrored)

@@ -13,19 +13,26 @@ from evaluator.perplexity import (
     clustered_standard_error,
     exp_or_none,
     measure,
+    naive_standard_error,
 )
 
 
-def size(num_documents: int = 1, num_bytes: int = 10) -> TextSize:
+def size(num_documents: int = 1, num_bytes: int = 10, num_words: int = 2) -> TextSize:
     return TextSize(
-        num_tokens=3, num_bytes=num_bytes, num_documents=num_documents, excluded_documents={}
+        num_tokens=3, num_bytes=num_bytes, num_words=num_words, num_documents=num_documents
     )
+
+
+def scored_window(
+    document: int, nll_nats: float, num_scored: int, nll_squares: float = 0.0
+) -> ScoredWindow:
+    return ScoredWindow(document, 0, nll_nats, nll_squares, num_scored)
 
 
 def test_three_tokens_by_hand() -> None:
     # Probabilities 1/2, 1/4 and 1/8: the product is 2^-6, so the perplexity is 2^(6/3).
     nll_nats = math.log(2) + math.log(4) + math.log(8)
-    value = measure([ScoredWindow(0, nll_nats, 3)], size(num_bytes=12))
+    value = measure([scored_window(0, nll_nats, 3)], size(num_bytes=12))
     assert value.token_perplexity == pytest.approx(4.0, rel=1e-15)
     assert value.bits_per_byte == pytest.approx(6 / 12, rel=1e-15)
     assert value.num_scored_tokens == 3
@@ -36,14 +43,41 @@ def test_three_tokens_by_hand() -> None:
     assert (value.standard_error_clusters, value.num_clusters) == ("windows", 1)
 
 
+def test_words_and_bytes_by_hand() -> None:
+    # 2^-6 over 2 words is 8 a word, over 12 bytes sqrt(2) a byte.
+    value = measure([scored_window(0, 6 * math.log(2), 3)], size(num_bytes=12, num_words=2))
+    assert value.word_perplexity == pytest.approx(8, rel=1e-14)
+    assert value.byte_perplexity == pytest.approx(math.sqrt(2), rel=1e-14)
+    assert value.num_words == 2
+    assert "white space" in value.word_rule
+
+
+def test_word_perplexity_is_null_where_it_exceeds_float64_and_the_rest_stays() -> None:
+    # One word of 1 200 digits.
+    value = measure([scored_window(0, 1600.0, 1200)], size(num_bytes=1200, num_words=1))
+    assert value.word_perplexity is None
+    assert value.token_perplexity == pytest.approx(math.exp(4 / 3))
+    assert value.byte_perplexity == pytest.approx(math.exp(4 / 3))
+
+
+def test_naive_error_by_hand() -> None:
+    # Tokens of 1, 2 and 3 nats: mean 2, variance 14/3 - 4 = 2/3, error sqrt(2/3 / 2).
+    windows = [scored_window(0, 3.0, 2, 5.0), scored_window(0, 3.0, 1, 9.0)]
+    assert naive_standard_error(windows) == pytest.approx(math.sqrt(1 / 3), rel=1e-15)
+    assert naive_standard_error(windows[1:]) is None
+    # Equal tokens: rounding must not make it the root of a negative number.
+    equal = [scored_window(0, 0.3, 3, 3 * 0.1**2)]
+    assert naive_standard_error(equal) == pytest.approx(0, abs=1e-8)
+
+
 def test_tokens_weigh_alike_whatever_window_they_are_in() -> None:
     # Never the mean of window means, which is 6.0 here.
-    value = measure([ScoredWindow(0, 2.0, 1), ScoredWindow(1, 90.0, 9)], size(2))
+    value = measure([scored_window(0, 2.0, 1), scored_window(1, 90.0, 9)], size(2))
     assert value.mean_nll_nats == 9.2
 
 
 def test_documents_of_perplexity_10_and_1000_are_not_averaged() -> None:
-    windows = [ScoredWindow(0, 100 * math.log(10), 100), ScoredWindow(1, 10 * math.log(1000), 10)]
+    windows = [scored_window(0, 100 * math.log(10), 100), scored_window(1, 10 * math.log(1000), 10)]
     value = measure(windows, size(2))
     assert value.token_perplexity == pytest.approx(10 ** (130 / 110), rel=1e-14)
 
@@ -51,7 +85,7 @@ def test_documents_of_perplexity_10_and_1000_are_not_averaged() -> None:
 def test_standard_error_by_hand() -> None:
     # Two documents, nll 6 of 2 tokens and 4 of 2: mean 2.5, deviations +1 and -1,
     # sqrt(2/1 * 2) / 4 = 0.5.
-    value = measure([ScoredWindow(0, 6.0, 2), ScoredWindow(1, 4.0, 2)], size(2))
+    value = measure([scored_window(0, 6.0, 2), scored_window(1, 4.0, 2)], size(2))
     assert value.mean_nll_standard_error == 0.5
     assert value.token_perplexity_standard_error == pytest.approx(0.5 * math.exp(2.5))
     low, high = value.token_perplexity_interval_95 or (0.0, 0.0)
@@ -61,7 +95,7 @@ def test_standard_error_by_hand() -> None:
 
 
 def test_windows_of_a_document_are_one_cluster() -> None:
-    windows = [ScoredWindow(0, 1.0, 1), ScoredWindow(0, 5.0, 1), ScoredWindow(3, 4.0, 2)]
+    windows = [scored_window(0, 1.0, 1), scored_window(0, 5.0, 1), scored_window(3, 4.0, 2)]
     assert cluster_sums(windows) == ("documents", [ClusterSum(6.0, 2), ClusterSum(4.0, 2)])
     assert cluster_sums(windows[:2]) == ("windows", [ClusterSum(1.0, 1), ClusterSum(5.0, 1)])
 
@@ -76,7 +110,7 @@ def test_equal_clusters_give_the_textbook_error_of_a_mean() -> None:
 
 
 def test_overflow_loses_the_perplexity_and_keeps_the_mean() -> None:
-    value = measure([ScoredWindow(0, 1600.0, 2), ScoredWindow(1, 1500.0, 2)], size(2))
+    value = measure([scored_window(0, 1600.0, 2), scored_window(1, 1500.0, 2)], size(2))
     assert value.token_perplexity is None
     assert value.token_perplexity_standard_error is None
     assert value.token_perplexity_interval_95 is None
@@ -88,7 +122,7 @@ def test_overflow_loses_the_perplexity_and_keeps_the_mean() -> None:
 
 
 def test_an_interval_that_overflows_is_null_although_the_value_is_not() -> None:
-    value = measure([ScoredWindow(0, 1438.0, 2), ScoredWindow(1, 1380.0, 2)], size(2))
+    value = measure([scored_window(0, 1438.0, 2), scored_window(1, 1380.0, 2)], size(2))
     assert value.token_perplexity is not None
     assert value.token_perplexity_interval_95 is None
 
@@ -104,7 +138,7 @@ def test_exponential_ends_where_float64_does() -> None:
     st.randoms(use_true_random=False),
 )
 def test_the_order_of_windows_changes_no_bit(values: list[float], order: random.Random) -> None:
-    windows = [ScoredWindow(index % 3, value, 7) for index, value in enumerate(values)]
+    windows = [scored_window(index % 3, value, 7) for index, value in enumerate(values)]
     shuffled = list(windows)
     order.shuffle(shuffled)
     assert measure(windows, size(3)) == measure(shuffled, size(3))

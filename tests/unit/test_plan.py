@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from evaluator.contract.reports import LedgerEntry
 from evaluator.errors import PlanMismatch
 from evaluator.plan import Plan, make_plan
-from evaluator.windows import Window, document_windows, rolling
+from evaluator.windows import PrefixPlace, Window, document_windows, lm_eval
 
 LENGTHS = st.lists(st.integers(min_value=1, max_value=60), min_size=1, max_size=12)
 
@@ -14,7 +14,7 @@ def windows_of(lengths: list[int], window: int = 8) -> list[Window]:
     return [
         w
         for document, length in enumerate(lengths)
-        for w in document_windows(document, length, rolling(window, prefixed=True))
+        for w in document_windows(document, length, lm_eval(window, PrefixPlace.FIRST))
     ]
 
 
@@ -70,7 +70,8 @@ def test_digest_tells_plans_apart(other: Plan) -> None:
 
 
 def entry(batch: int, num_scored: tuple[int, ...]) -> LedgerEntry:
-    return LedgerEntry(batch=batch, nll_nats=(1.0,) * len(num_scored), num_scored=num_scored)
+    ones = (1.0,) * len(num_scored)
+    return LedgerEntry(batch=batch, nll_nats=ones, nll_squares=ones, num_scored=num_scored)
 
 
 def test_check_takes_the_entries_of_the_plan() -> None:

@@ -23,7 +23,7 @@ from tests.support.runs import (
 )
 from tests.support.tiny import POSITIONS, VOCABULARY_SIZE, save_model, save_tokenizer, words
 
-ROLLING = {"convention": "rolling", "window": 32, "batch_tokens": 64}
+LM_EVAL = {"convention": "lm-eval", "window": 32, "batch_tokens": 64}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def edit_weights(folder: Path, name: str, index: int | slice, value: float) -> N
 
 
 def test_the_reports_of_a_run(tiny: Path, tmp_path: Path) -> None:
-    result = run_here(make_spec(tiny, [words(60)], scoring=ROLLING), tmp_path)
+    result = run_here(make_spec(tiny, [words(60)], scoring=LM_EVAL), tmp_path)
     reports = read_spool(tmp_path)
     kinds = [type(report) for report in reports if not isinstance(report, Progress)]
     assert kinds == [Hello, PlanReady, NodeTiming, Result]
@@ -67,14 +67,14 @@ def test_the_reports_of_a_run(tiny: Path, tmp_path: Path) -> None:
 
 def test_an_all_zero_head_gives_the_vocabulary_size(copy: Path, tmp_path: Path) -> None:
     edit_weights(copy, "lm_head.weight", slice(None), 0.0)
-    value = run_here(make_spec(copy, [words(60)], scoring=ROLLING), tmp_path).perplexity
+    value = run_here(make_spec(copy, [words(60)], scoring=LM_EVAL), tmp_path).perplexity
     assert value.token_perplexity == pytest.approx(VOCABULARY_SIZE, rel=1e-12)
     bits = value.num_scored_tokens * math.log2(VOCABULARY_SIZE)
     assert value.bits_per_byte == pytest.approx(bits / value.num_bytes, rel=1e-12)
 
 
 def test_documents_left_out_are_counted(tiny: Path, tmp_path: Path) -> None:
-    scoring = ROLLING | {"prefix": "none"}
+    scoring = LM_EVAL | {"prefix": "none"}
     documents = ["", words(30), "a", " ", "\n", ""]
     value = run_here(make_spec(tiny, documents, scoring=scoring), tmp_path).perplexity
     assert value.excluded_documents == {"empty": 2, "too_short": 3}
@@ -88,21 +88,9 @@ def test_a_window_that_nobody_asked_for_is_what_the_model_has(tiny: Path, tmp_pa
     assert result.scoring.window == POSITIONS
 
 
-def test_batches_and_companions_change_no_more_than_rounding(tiny: Path, tmp_path: Path) -> None:
-    documents = [words(150, 1), words(30, 2), words(3, 3)]
-    values = [
-        run_here(
-            make_spec(tiny, documents, scoring=ROLLING | {"batch_tokens": batch_tokens}),
-            tmp_path / str(batch_tokens),
-        ).perplexity.nll_sum_nats
-        for batch_tokens in (32, 64, 96)
-    ]
-    assert values == pytest.approx([values[0]] * 3, rel=1e-9)
-
-
 def test_another_text_is_told_by_its_digests(tiny: Path, tmp_path: Path) -> None:
-    first = run_here(make_spec(tiny, [words(100, 1)], scoring=ROLLING), tmp_path / "a")
-    second = run_here(make_spec(tiny, [words(100, 2)], scoring=ROLLING), tmp_path / "b")
+    first = run_here(make_spec(tiny, [words(100, 1)], scoring=LM_EVAL), tmp_path / "a")
+    second = run_here(make_spec(tiny, [words(100, 2)], scoring=LM_EVAL), tmp_path / "b")
     assert first.data_digest != second.data_digest
     assert first.plan.digest != second.plan.digest
     assert first.perplexity != second.perplexity
@@ -114,7 +102,7 @@ def test_a_tokenizer_without_special_tokens_scores_all_but_the_first(
     copy: Path, tmp_path: Path
 ) -> None:
     save_tokenizer(copy, bos=None, eos=None)
-    result = run_here(make_spec(copy, [words(60)], scoring=ROLLING), tmp_path)
+    result = run_here(make_spec(copy, [words(60)], scoring=LM_EVAL), tmp_path)
     assert (result.scoring.prefix, result.scoring.prefix_token_id) == ("none", None)
     assert "but the first one" in result.scoring.definition
     assert result.perplexity.num_scored_tokens == result.perplexity.num_tokens - 1
@@ -126,7 +114,7 @@ def test_a_model_worse_than_guessing_is_told(copy: Path, tmp_path: Path) -> None
     weights = load_file(copy / "model.safetensors")
     weights["lm_head.weight"] *= 40
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    result = run_here(make_spec(copy, [words(60)], scoring=ROLLING), tmp_path)
+    result = run_here(make_spec(copy, [words(60)], scoring=LM_EVAL), tmp_path)
     assert result.perplexity.token_perplexity is not None
     assert result.perplexity.token_perplexity > VOCABULARY_SIZE
     assert any("does worse than guessing" in warning for warning in result.warnings)
@@ -136,7 +124,7 @@ def test_an_overflow_keeps_the_mean(copy: Path, tmp_path: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     weights["lm_head.weight"] *= 10_000
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    result = run_here(make_spec(copy, [words(60)], scoring=ROLLING), tmp_path)
+    result = run_here(make_spec(copy, [words(60)], scoring=LM_EVAL), tmp_path)
     assert result.perplexity.token_perplexity is None
     assert result.perplexity.mean_nll_nats > 710
     assert any("exceeds float64" in warning for warning in result.warnings)
@@ -157,7 +145,7 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
     [
         ({"documents": ["", ""]}, FailureReason.DATA_EMPTY, r"\(2 empty\)"),
         (
-            {"documents": ["a", ""], "scoring": ROLLING | {"prefix": "none"}},
+            {"documents": ["a", ""], "scoring": LM_EVAL | {"prefix": "none"}},
             FailureReason.DATA_EMPTY,
             r"\(1 empty, 1 too_short\)",
         ),
@@ -167,12 +155,12 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
             r"data\.documents\[0\]: character 2",
         ),
         (
-            {"documents": ["a"], "scoring": ROLLING | {"window": POSITIONS + 1}},
+            {"documents": ["a"], "scoring": LM_EVAL | {"window": POSITIONS + 1}},
             FailureReason.WINDOW_TOO_LONG,
             rf"window is {POSITIONS + 1}, but the model has {POSITIONS} positions",
         ),
         (
-            {"documents": ["a"], "scoring": {"convention": "strided", "stride": POSITIONS + 1}},
+            {"documents": ["a"], "scoring": {"convention": "hf-strided", "stride": POSITIONS + 1}},
             FailureReason.WINDOW_TOO_LONG,
             rf"stride is {POSITIONS + 1}, above the window of {POSITIONS}",
         ),
@@ -236,7 +224,7 @@ def test_a_broken_weight_is_told_and_what_was_finished_goes_home(
     tokenizer = save_tokenizer(copy)
     (word,) = tokenizer("~", add_special_tokens=False)["input_ids"]
     edit_weights(copy, "model.embed_tokens.weight", word, math.inf)
-    spec = make_spec(copy, [words(100), "a~b"], scoring=ROLLING)
+    spec = make_spec(copy, [words(100), "a~b"], scoring=LM_EVAL)
     failure = failure_of(spec, tmp_path / "run")
     assert failure.reason is FailureReason.LOSS_NOT_FINITE
     assert "document 1 (data.documents[1])" in failure.message
@@ -249,7 +237,7 @@ def test_a_broken_weight_is_told_and_what_was_finished_goes_home(
 def test_finished_work_of_another_plan_or_model_is_refused(
     tiny: Path, copy: Path, tmp_path: Path
 ) -> None:
-    first = run_here(make_spec(tiny, [words(60)], scoring=ROLLING), tmp_path / "first")
+    first = run_here(make_spec(tiny, [words(60)], scoring=LM_EVAL), tmp_path / "first")
     entries = [
         e for r in read_spool(tmp_path / "first") if isinstance(r, Progress) for e in r.entries
     ]
@@ -257,7 +245,7 @@ def test_finished_work_of_another_plan_or_model_is_refused(
         "finished_path": str(write_finished(tmp_path / "finished.jsonl", entries[:1])),
         "finished_plan": first.plan.digest,
         "finished_model": first.model_digest,
-        "scoring": ROLLING,
+        "scoring": LM_EVAL,
     }
     same = run_here(make_spec(tiny, [words(60)], **finished), tmp_path / "same")
     assert same.perplexity == first.perplexity
@@ -274,7 +262,7 @@ def test_finished_work_of_another_plan_or_model_is_refused(
 
 
 def test_a_run_with_nothing_left_to_score_gives_the_result(tiny: Path, tmp_path: Path) -> None:
-    spec = make_spec(tiny, [words(60)], scoring=ROLLING)
+    spec = make_spec(tiny, [words(60)], scoring=LM_EVAL)
     first = run_here(spec, tmp_path / "first")
     entries = [
         e for r in read_spool(tmp_path / "first") if isinstance(r, Progress) for e in r.entries
@@ -293,10 +281,10 @@ def test_a_gpu_that_is_not_there_is_told(tiny: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_16_bit_runs(tiny: Path, tmp_path: Path, dtype: str) -> None:
-    spec = make_spec(tiny, [words(60)], scoring=ROLLING)
+    spec = make_spec(tiny, [words(60)], scoring=LM_EVAL)
     full = run_here(spec, tmp_path / "full").perplexity
     half_spec = make_spec(
-        tiny, [words(60)], scoring=ROLLING, launch={"device": "cpu", "dtype": dtype}
+        tiny, [words(60)], scoring=LM_EVAL, launch={"device": "cpu", "dtype": dtype}
     )
     half = run_here(half_spec, tmp_path / "half").perplexity
     assert half.mean_nll_nats == pytest.approx(full.mean_nll_nats, rel=0.02)

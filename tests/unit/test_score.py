@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from evaluator.errors import LossNotFinite
 from evaluator.forward import cut_model
 from evaluator.plan import Batch
-from evaluator.score import Scorer, token_nll
+from evaluator.score import Scorer, sum_windows, token_nll
 from evaluator.tokens import TokenDocument
-from evaluator.windows import Window, document_windows, rolling
+from evaluator.windows import PrefixPlace, Window, document_windows, lm_eval
 
 
 def reference_nll(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -56,12 +56,32 @@ def test_16_bit_logits_are_upcast(dtype: torch.dtype) -> None:
     assert token_nll(logits, targets).tolist() == pytest.approx(exact.tolist(), rel=1e-6)
 
 
+@pytest.mark.parametrize("vocabulary", [320, 49_152, 262_144])
+def test_threads_change_no_bit(vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for num_positions in (1, 2, 3, 6):
+        logits = 5 * torch.randn(num_positions, vocabulary, generator=generator)
+        targets = torch.randint(0, vocabulary, (num_positions,), generator=generator)
+        found = []
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            found.append(token_nll(logits.clone(), targets).tolist())
+        torch.set_num_threads(1)
+        assert found[0] == found[1]
+
+
 def scorer_for(model: Any, *documents: list[int]) -> Scorer:
     return Scorer(
         forward=cut_model(model, 320).forward,
         documents={
             index: TokenDocument(
-                index=index, place=f"row {index}", ids=np.asarray(ids, np.int32), num_bytes=1
+                index=index,
+                place=f"row {index}",
+                ids=np.asarray(ids, np.int32),
+                num_bytes=1,
+                num_words=1,
+                num_replaced=0,
+                highest_id=max(ids),
             )
             for index, ids in enumerate(documents)
         },
@@ -69,6 +89,10 @@ def scorer_for(model: Any, *documents: list[int]) -> Scorer:
         device=torch.device("cpu"),
         dtype="float32",
     )
+
+
+def nll_nats_of(scorer: Scorer, *windows: Window) -> tuple[float, ...]:
+    return sum_windows(scorer.score(Batch(0, windows))).nll_nats
 
 
 def load(folder: Path) -> Any:
@@ -84,36 +108,38 @@ def test_windows_cost_what_full_logits_in_float64_say(tiny: Path) -> None:
     model = load(tiny)
     ids = ids_of(40, seed=1)
     scorer = scorer_for(model, ids)
-    for window in document_windows(0, 40, rolling(16, prefixed=True)):
-        (nll_nats,) = scorer.score(Batch(0, (window,)))
+    for window in document_windows(0, 40, lm_eval(16, PrefixPlace.FIRST)):
+        ((nll_nats,), (squares,)) = sum_windows(scorer.score(Batch(0, (window,))))
         fed = [0] * window.prefixed + ids[window.begin : window.end - 1]
         with torch.inference_mode():
             logits = model(torch.tensor([fed])).logits[0, -window.num_scored :]
         targets = torch.tensor(ids[window.score_begin : window.end])
-        assert nll_nats == pytest.approx(reference_nll(logits, targets).sum().item(), rel=1e-7)
+        exact = reference_nll(logits, targets)
+        assert nll_nats == pytest.approx(exact.sum().item(), rel=1e-7)
+        assert squares == pytest.approx(exact.square().sum().item(), rel=1e-6)
 
 
+# One and two inputs were seen to be rounded otherwise in company.
+@pytest.mark.parametrize("length", [1, 2, 3, 64])
 def test_a_window_costs_the_same_in_any_company_and_any_slicing(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     torch.set_num_threads(1)
     model = load(tiny)
-    documents = [ids_of(64, seed) for seed in range(4)]
-    scorer = scorer_for(model, *documents)
-    windows = tuple(Window(index, 0, 64, 0, prefixed=True) for index in range(4))
-    together = scorer.score(Batch(0, windows))
-    alone = tuple(scorer.score(Batch(0, (window,)))[0] for window in windows)
+    scorer = scorer_for(model, *(ids_of(64, seed) for seed in range(4)))
+    windows = tuple(Window(index, 0, length, 0, prefixed=True) for index in range(4))
+    together = nll_nats_of(scorer, *windows)
+    alone = tuple(nll_nats_of(scorer, window)[0] for window in windows)
     assert together == alone
     monkeypatch.setattr("evaluator.score.SLICE_POSITIONS", 16)
-    assert scorer.score(Batch(0, windows)) == pytest.approx(together, rel=1e-9)
+    assert nll_nats_of(scorer, *windows) == pytest.approx(together, rel=1e-9)
 
 
 def test_an_all_zero_head_gives_the_vocabulary_size(tiny: Path) -> None:
     model = load(tiny)
     torch.nn.init.zeros_(model.lm_head.weight)
-    (nll_nats,) = scorer_for(model, ids_of(50, 0)).score(
-        Batch(0, (Window(0, 0, 50, 0, prefixed=True),))
-    )
+    scorer = scorer_for(model, ids_of(50, 0))
+    (nll_nats,) = nll_nats_of(scorer, Window(0, 0, 50, 0, prefixed=True))
     assert math.exp(nll_nats / 50) == pytest.approx(320, rel=1e-12)
 
 

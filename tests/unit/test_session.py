@@ -23,7 +23,7 @@ def written(tmp_path: Path, content: object) -> Path:
 
 def test_model_and_data_suffice(tmp_path: Path) -> None:
     spec = read_spec(written(tmp_path, MINIMAL))
-    assert spec.scoring.convention == "rolling"
+    assert spec.scoring.convention == "lm-eval"
     assert spec.launch.num_ranks == 1
 
 
@@ -34,7 +34,7 @@ def test_model_and_data_suffice(tmp_path: Path) -> None:
         ("[]", "contract version 0"),
         (MINIMAL | {"contract_version": 2}, "contract version 2, but this evaluator has 1"),
         (MINIMAL | {"batch": 3}, "is wrong at batch"),
-        (MINIMAL | {"scoring": {"convention": "rolling", "window": 1}}, "is wrong at scoring"),
+        (MINIMAL | {"scoring": {"convention": "lm-eval", "window": 1}}, "is wrong at scoring"),
         ({"model": MINIMAL["model"]}, "is wrong at data"),
     ],
     ids=["json", "list", "version", "unknown field", "value", "missing"],

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ from evaluator.errors import DataEncoding, TokenizerMismatch
 from evaluator.tokens import (
     Corpus,
     Prefix,
+    adds_bos,
     check_ids,
     choose_prefix,
+    count_words,
     digest_tokenizer,
     tokenise,
 )
@@ -51,6 +54,37 @@ def test_documents_in_groups_get_the_ids_that_they_get_alone(tokenizer: Any) -> 
     together = corpus_of(tokenizer, *texts).documents
     alone = [corpus_of(tokenizer, text).documents[0] for text in texts]
     assert [d.ids.tolist() for d in together] == [d.ids.tolist() for d in alone]
+
+
+def test_special_tokens_are_parsed_on_request(tokenizer: Any) -> None:
+    documents = [Document("a <s> b </s>", "row 0")]
+    (parsed,) = tokenise(documents, tokenizer, "parse").documents
+    (text,) = tokenise(documents, tokenizer, "text").documents
+    assert {0, 1} <= set(parsed.ids.tolist())
+    assert len(parsed.ids) < len(text.ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("one", 1), ("one two\n\tthree", 3), (" one ", 3), ("", 1), (" ", 2), ("a\u00a0b", 2)],
+)
+def test_words_are_counted_as_the_harness_does(text: str, expected: int) -> None:
+    assert count_words(text) == len(re.split(r"\s+", text)) == expected
+
+
+def test_words_and_bytes_are_those_of_the_text_as_published(tokenizer: Any) -> None:
+    published = Document("a , b", "row 0")._replace(text="a, b", original="a , b")
+    (document,) = tokenise([published], tokenizer).documents
+    assert (document.num_words, document.num_bytes) == (3, 5)
+    assert tokenizer.decode(document.ids.tolist()) == "a, b"
+
+
+def test_a_tokenizer_that_adds_bos_is_known_and_its_bos_is_not_scored(tmp_path: Path) -> None:
+    plain, adding = save_tokenizer(tmp_path), save_tokenizer(tmp_path, adds_bos=True)
+    assert not adds_bos(plain)
+    assert adds_bos(adding)
+    ids = [corpus_of(t, "one two").documents[0].ids.tolist() for t in (plain, adding)]
+    assert ids[0] == ids[1]
 
 
 def test_digests_tell_texts_apart(tokenizer: Any) -> None:

@@ -1,0 +1,85 @@
+"""What the known names stand for, and where a mirror keeps a hub data set. Both sides need it.
+
+docs/data.md repeats the table.
+"""
+
+import re
+from pathlib import Path
+
+from evaluator.contract.base import PathText
+from evaluator.contract.data import HubData, KnownData, KnownName
+
+
+class KnownSet(HubData):
+    """A hub data set with its usual settings."""
+
+    files: PathText | None = None
+    """Which files of the repository hold the split; null leaves it to the `datasets` library."""
+
+
+KNOWN_SETS: dict[KnownName, KnownSet] = {
+    "wikitext-2": KnownSet(
+        kind="hub", name="Salesforce/wikitext", config="wikitext-2-raw-v1", join="\n\n"
+    ),
+    # Without `files` the library fetches all splits: here 500 MB, and 300 GB of c4 below.
+    "wikitext-103": KnownSet(
+        kind="hub",
+        name="Salesforce/wikitext",
+        config="wikitext-103-raw-v1",
+        files="wikitext-103-raw-v1/test-*.parquet",
+        join="\n\n",
+    ),
+    # The repository itself holds a script, which `datasets` no longer runs; the hub converts it.
+    "ptb": KnownSet(
+        kind="hub",
+        name="ptb-text-only/ptb_text_only",
+        config="penn_treebank",
+        revision="refs/convert/parquet",
+        files="penn_treebank/test/*.parquet",
+        field="sentence",
+        join=" ",
+    ),
+    "c4": KnownSet(
+        kind="hub",
+        name="allenai/c4",
+        config="en",
+        split="validation",
+        files="en/c4-validation.00000-of-00008.json.gz",
+        first=1100,
+        join=" ",
+    ),
+    "lambada": KnownSet(kind="hub", name="EleutherAI/lambada_openai", config="default"),
+}
+
+
+def expand(source: KnownData) -> KnownSet:
+    """The hub data set behind a known name; what `source` says goes before the usual."""
+    said = {
+        name: value
+        for name, value in source.model_dump(exclude={"kind", "name"}).items()
+        if value is not None
+    }
+    return KnownSet.model_validate({**KNOWN_SETS[source.name].model_dump(), **said})
+
+
+def mirror_folder(mirror_dir: Path, source: HubData) -> Path | None:
+    """Where a mirror would keep the files of `source`; None where its words make no folder."""
+    parts = (*source.name.split("/"), *([source.config] if source.config else []))
+    if any(part.startswith(".") or "/" in part or "\\" in part for part in parts):
+        return None
+    return mirror_dir.joinpath(*parts)
+
+
+def mirror_files(mirror_dir: Path | None, source: HubData) -> list[Path]:
+    """Files of a split that a mirror has, in the order of their names; empty where it has none.
+
+    A mirror knows no revisions, so of the sets that are no known ones it serves `main` only.
+    """
+    if mirror_dir is None or (source.revision != "main" and not isinstance(source, KnownSet)):
+        return []
+    folder = mirror_folder(mirror_dir, source)
+    if folder is None or not folder.is_dir():
+        return []
+    # `test-00000-of-00001.parquet` is of the split `test`, `test_long.parquet` is not.
+    wanted = re.compile(rf"{re.escape(source.split)}(-.*)?\.parquet")
+    return sorted(path for path in folder.iterdir() if wanted.fullmatch(path.name))

@@ -1,0 +1,127 @@
+"""What is kept beside the figure: what each window contributed, and each token on request."""
+
+import gzip
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.contract.reports import WindowRecord
+from evaluator.perplexity import ScoredWindow
+from evaluator.plan import Plan
+from evaluator.tokens import TokenDocument
+
+
+def window_records(
+    windows: Iterable[ScoredWindow], documents: dict[int, TokenDocument]
+) -> Iterator[WindowRecord]:
+    """Records in text order.
+
+    Args:
+        windows: All that were scored, in any order.
+        documents: That they belong to, by index in the data set.
+    """
+    before = None
+    for window in sorted(windows, key=lambda window: (window.document, window.begin)):
+        first = window.document != before
+        before = window.document
+        yield WindowRecord(
+            document=window.document,
+            begin=window.begin,
+            num_scored=window.num_scored,
+            nll_nats=window.nll_nats,
+            num_bytes=documents[window.document].num_bytes if first else 0,
+        )
+
+
+def write_records(path: Path, records: Iterable[WindowRecord]) -> str:
+    """Write records, one JSON object a line, compressed; the same records give the same bytes.
+
+    Returns:
+        Digest of the lines, uncompressed.
+    """
+    digest = hashlib.sha256()
+
+    def write(file: IO[bytes]) -> None:
+        # Neither time nor name of the file may change its bytes.
+        with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as lines:
+            for record in records:
+                line = f"{record.model_dump_json()}\n".encode()
+                digest.update(line)
+                lines.write(line)
+
+    _write_whole(path, write)
+    return f"sha256:{digest.hexdigest()}"
+
+
+KeptTokens = dict[int, list[NDArray[np.float32]]]
+"""The nll of the scored tokens by batch, a row for each window of the plan's batch."""
+
+NUM_STEPS = 255
+"""Between the 256 values of a byte."""
+
+
+def write_tokens(
+    path: Path, plan: Plan, kept: Iterable[KeptTokens], kind: Literal["float16", "uint8"]
+) -> None:
+    """Write the nll of every scored token, in text order.
+
+    Args:
+        path: An `.npz` file; docs/metrics.md says what is in it.
+        plan: What was scored.
+        kept: Of all ranks; together all batches of the plan.
+        kind: How an nll is stored.
+    """
+    by_batch = {index: rows for part in kept for index, rows in part.items()}
+    rows = sorted(
+        (
+            (window, nll_S)
+            for batch in plan.batches
+            for window, nll_S in zip(batch.windows, by_batch[batch.index], strict=True)
+        ),
+        key=lambda row: (row[0].document, row[0].score_begin),
+    )
+    arrays = pack_tokens(np.concatenate([nll_S for _, nll_S in rows]), kind) | {
+        "document": np.array([window.document for window, _ in rows], np.int64),
+        "begin": np.array([window.score_begin for window, _ in rows], np.int64),
+        "num_scored": np.array([window.num_scored for window, _ in rows], np.int64),
+        "context": np.array([window.first_scored_input + 1 for window, _ in rows], np.int64),
+    }
+    _write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
+
+
+def pack_tokens(
+    nll: NDArray[np.float32], kind: Literal["float16", "uint8"]
+) -> dict[str, NDArray[Any]]:
+    """Arrays that store an nll as `lowest + step * nll`, and the largest error of that."""
+    exact = nll.astype(np.float64)
+    lowest, step = 0.0, 1.0
+    if kind == "float16":
+        packed: NDArray[Any] = np.minimum(nll, np.finfo(np.float16).max).astype(np.float16)
+    else:
+        lowest = float(exact.min())
+        # Equal values need no step, but a step of zero divides.
+        step = (float(exact.max()) - lowest) / NUM_STEPS or 1.0
+        packed = np.rint((exact - lowest) / step).astype(np.uint8)
+    error = np.abs(lowest + step * packed.astype(np.float64) - exact).max()
+    return {
+        "nll": packed,
+        "lowest": np.array(lowest),
+        "step": np.array(step),
+        "largest_error": np.array(error),
+    }
+
+
+def _write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Have a file written under another name, so that it is there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
