@@ -14,6 +14,7 @@ from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import Failure, Hello, NodeTiming, PlanReady, Progress, Result
 from evaluator.contract.states import FailureReason
 from evaluator.errors import EvaluatorError
+from tests.support.report_server import ReportServer
 from tests.support.runs import (
     make_spec,
     read_spool,
@@ -271,6 +272,20 @@ def test_finished_work_of_another_plan_or_model_is_refused(
     failure = failure_of(make_spec(copy, [words(60)], **finished), tmp_path / "weights")
     assert failure.reason is FailureReason.PLAN_MISMATCH
     assert f"belong to the model {first.model_digest}" in failure.message
+
+
+def test_a_run_that_is_no_longer_wanted_stops(tiny: Path, tmp_path: Path) -> None:
+    server = ReportServer()
+    server.answer = lambda _batch: 410
+    # More work than anybody would wait for.
+    scoring = {"convention": "strided", "window": 128, "stride": 1, "batch_tokens": 128}
+    spec = make_spec(tiny, [words(20_000)], scoring=scoring, report_url=server.url)
+    try:
+        failure = failure_of(spec, tmp_path)
+    finally:
+        server.close()
+    assert failure.reason is FailureReason.SUPERSEDED
+    assert not any(isinstance(report, Result) for report in read_spool(tmp_path))
 
 
 def test_a_run_with_nothing_left_to_score_gives_the_result(tiny: Path, tmp_path: Path) -> None:
