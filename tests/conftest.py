@@ -20,7 +20,7 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 TESTS = Path(__file__).parent
-TIERS = frozenset({"unit", "api", "distributed", "e2e", "browser", "bench"})
+TIERS = frozenset({"unit", "api", "distributed", "e2e", "bench"})
 NVIDIA_DEVICE = Path("/dev/nvidia0")
 
 
