@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from evaluator.contract import CONTRACT_VERSION
-from evaluator.contract.base import Contract, Name, PathText, PositiveCount
+from evaluator.contract.base import Contract, Name, PathText, PositiveCount, Text
 
 HubName = Annotated[str, Field(max_length=200, pattern=r"^[\w-][\w.-]*(/[\w-][\w.-]*)?$")]
 """`organisation/name` or `name` on a model hub."""
@@ -76,7 +76,7 @@ class InlineData(Contract):
     """Documents inside the request itself; the server limits their size."""
 
     kind: Literal["inline"]
-    documents: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
+    documents: Annotated[tuple[Text, ...], Field(min_length=1, max_length=100_000)]
 
 
 DataSource = Annotated[
