@@ -58,6 +58,7 @@ async def test_inline_documents_come_back_as_they_were_sent(client: httpx.AsyncC
         ({"model": {"kind": "hub", "name": "a/b"}}, "hub_disabled", "/model"),
         ({"data": {"kind": "hub", "name": "a/b"}}, "hub_disabled", "/data"),
         ({"launch": {"ranks_per_node": 5}}, "too_many_ranks", "/launch/ranks_per_node"),
+        ({"launch": {"device": "cuda"}}, "device_unavailable", "/launch/device"),
         ({"launch": {"nodes": 2}}, "nodes_unsupported", "/launch/nodes"),
         ({"launch": {"ranks_per_node": "2"}}, "invalid_request", "/launch/ranks_per_node"),
         ({"model": {"kind": "pickle", "path": "tiny"}}, "invalid_request", "/model"),
@@ -67,7 +68,7 @@ async def test_inline_documents_come_back_as_they_were_sent(client: httpx.AsyncC
         (
             {"scoring": {"convention": "strided", "window": 8, "stride": 9}},
             "invalid_request",
-            "/scoring/strided",
+            "/scoring",
         ),
         (
             {"data": {"kind": "inline", "documents": ["x" * 100_001]}},

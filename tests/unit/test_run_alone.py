@@ -163,11 +163,6 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
             r"\(1 empty, 1 too_short\)",
         ),
         (
-            {"documents": ["ab\ud800"]},
-            FailureReason.DATA_ENCODING,
-            r"data\.documents\[0\]: character 2",
-        ),
-        (
             {"documents": ["a"], "scoring": ROLLING | {"window": POSITIONS + 1}},
             FailureReason.WINDOW_TOO_LONG,
             rf"window is {POSITIONS + 1}, but the model has {POSITIONS} positions",
@@ -196,7 +191,6 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
     ids=[
         "empty",
         "too short",
-        "surrogate",
         "window",
         "stride",
         "no data",
@@ -220,6 +214,14 @@ def test_a_missing_field_names_the_line(tiny: Path, tmp_path: Path) -> None:
     failure = failure_of(spec, tmp_path / "run")
     assert failure.reason is FailureReason.FIELD_MISSING
     assert "line 2 of" in failure.message
+
+
+def test_half_a_surrogate_pair_names_the_line(tiny: Path, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "ab\ud800"}])
+    spec = make_spec(tiny, data={"kind": "jsonl", "path": str(path)})
+    failure = failure_of(spec, tmp_path / "run")
+    assert failure.reason is FailureReason.DATA_ENCODING
+    assert f"line 2 of {path}: character 2" in failure.message
 
 
 def test_a_tokenizer_of_another_model_is_told(tiny: Path, tmp_path: Path) -> None:
