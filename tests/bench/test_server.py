@@ -9,19 +9,21 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
 import pytest
 
-from app.api.deps import Parts
 from app.main import create_app
 from app.settings import Settings
 from evaluator.contract import CONTRACT_VERSION
 from tests.api.factories import claim, submit
 from tests.api.test_report_store import hello, progress
 from tests.support.server import Server
+
+if TYPE_CHECKING:
+    from app.api.deps import Parts
 
 ROUNDS = 5
 NUM_REPORTERS = 256
