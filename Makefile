@@ -26,7 +26,7 @@ DEMO_STAMP := $(STAMPS)/demo
 PYTEST := $(BIN)/python -m pytest
 CODE := app evaluator migrations tests
 
-.PHONY: help setup check test test-all api distributed e2e browser bench serve demo migrate \
+.PHONY: help setup check test test-all api distributed e2e bench serve demo migrate \
         revision lock clean
 
 help: ## List the targets
@@ -86,20 +86,19 @@ check: setup ## Format, lint, types and the pre-commit hooks: what CI runs
 	$(BIN)/mypy $(CODE)
 	SKIP=ruff-format,ruff-check $(BIN)/pre-commit run --all-files
 
-test: setup ## All tests but those of the browser and the benchmarks (ARGS=...)
+test: setup ## All tests but the benchmarks (ARGS=...)
 	$(PYTEST) $(ARGS)
 
 test-all: setup ## All tests
 	$(PYTEST) -m "" $(ARGS)
 
-api distributed e2e browser bench: setup
+api distributed e2e bench: setup
 	$(PYTEST) -m "" tests/$@ $(ARGS)
 
 api: ## Tests of routes and store, on SQLite and PostgreSQL
 distributed: ## Tests with several ranks on this machine
 e2e: ## Tests with real server and torchrun processes
-browser: ## Tests of the page in a real browser
-bench: ## Latency, throughput and memory, written as JSON
+bench: ## Measure start, memory and reports of the server; printed and written as JSON
 
 serve: setup ## Start the server on this machine (ARGS=...)
 	$(BIN)/assay serve $(ARGS)

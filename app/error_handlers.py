@@ -20,6 +20,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Scope
 
+from app.api.strict import RepeatedName
+from app.disk import disk_error
 from app.errors import (
     ApiError,
     BodyTooLarge,
@@ -33,6 +35,7 @@ from app.errors import (
     TooManyStreams,
     UnsupportedMediaType,
 )
+from evaluator.contract.places import place_in
 
 _log = logging.getLogger(__name__)
 
@@ -109,17 +112,38 @@ def _pointer(location: Iterable[str | int]) -> str:
     )
 
 
-def _place(error: Mapping[str, Any]) -> dict[str, str]:
+def _place(error: Mapping[str, Any], body: Any) -> dict[str, str]:
     first, *rest = error["loc"] or ("body",)
     if error["type"] == "json_invalid":
-        reason = error.get("ctx", {}).get("error", "malformed")
-        return {
-            "in": "body",
-            "pointer": "",
-            "detail": f"not JSON, at character {rest[0] if rest else 0}: {reason}",
-        }
+        return {"in": "body", "pointer": "", "detail": _syntax(error, body)}
     location = str(first) if first in _LOCATIONS else "body"
+    if location == "body":
+        rest = [*place_in(body, rest, is_missing=error["type"] == "missing")]
     return {"in": location, "pointer": _pointer(rest), "detail": error["msg"]}
+
+
+def _syntax(error: Mapping[str, Any], body: Any) -> str:
+    """Say what of a body is not JSON, with line and column."""
+    reason = error.get("ctx", {}).get("error")
+    if reason is None or not isinstance(body, str):  # pydantic's parser names line and column
+        return f"not JSON: {error['msg'].removeprefix('Invalid JSON: ')}"
+    at: int = error["loc"][-1]
+    line, column = body.count("\n", 0, at) + 1, at - body.rfind("\n", 0, at)
+    return f"not JSON, at line {line}, column {column}: {reason}"
+
+
+def _unreadable(cause: BaseException | None) -> str:
+    """Say why a body could not be parsed that may be JSON by its syntax."""
+    match cause:
+        case UnicodeDecodeError():
+            return f"the body is not UTF-8: byte {cause.start} is wrong"
+        case RecursionError():
+            return "the body is nested too deeply"
+        case RepeatedName():
+            return f"the body has an object with {str(cause)!r} twice: send it once"
+        case ValueError():  # of JSON, only whole numbers beyond Python's limit
+            return "the body has a whole number with too many digits"
+    return "the body can't be read"
 
 
 def _describe(places: Sequence[Mapping[str, str]], num_all: int) -> str:
@@ -132,7 +156,7 @@ def _describe(places: Sequence[Mapping[str, str]], num_all: int) -> str:
 async def _on_validation_error(request: Request, error: RequestValidationError) -> Response:
     """Answer 422. Only place and message are taken over, never the input."""
     found = error.errors()
-    places = [_place(item) for item in found[:_PLACES_MAX]]
+    places = [_place(item, error.body) for item in found[:_PLACES_MAX]]
     return problem(request.scope, InvalidRequest(_describe(places, len(found))), places=places)
 
 
@@ -141,7 +165,9 @@ async def _on_api_error(request: Request, error: ApiError) -> Response:
 
 
 async def _on_database_error(request: Request, error: Exception) -> Response:
-    """Answer 503 while the database can't be reached; any other error of it is a defect."""
+    """Answer 503 while the database can't be reached or written; else it is a defect."""
+    if (refused := _disk_error(request, error)) is not None:
+        return refused
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
     if not lost and not isinstance(error, _UNREACHABLE):
         raise error
@@ -149,6 +175,22 @@ async def _on_database_error(request: Request, error: Exception) -> Response:
     return problem(
         request.scope, DatabaseUnavailable("the database does not answer: try again later")
     )
+
+
+async def _on_os_error(request: Request, error: Exception) -> Response:
+    """Answer 503 while the disk is full; any other error of the system is a defect."""
+    if (refused := _disk_error(request, error)) is not None:
+        return refused
+    raise error
+
+
+def _disk_error(request: Request, error: Exception) -> Response | None:
+    """Answer 503 where the disk refused a write; null for any other error."""
+    detail = disk_error(request.app.state.parts.settings.state_dir, error)
+    if detail is None:
+        return None
+    _log.error("the disk refuses", extra={"detail": detail}, exc_info=error)
+    return problem(request.scope, DatabaseUnavailable(detail))
 
 
 def _allowed_methods(routes: Iterable[APIRoute], scope: Scope) -> str:
@@ -171,8 +213,8 @@ def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         scope = request.scope
         match error.status_code:
-            case 400:  # FastAPI could not parse the body: not UTF-8, too deep, too long a number
-                detail = "the body is not JSON, or is nested too deeply, or has too long a number"
+            case 400:  # FastAPI could not parse the body
+                detail = _unreadable(error.__cause__)
                 place = {"in": "body", "pointer": "", "detail": detail}
                 return problem(scope, InvalidRequest(detail), places=[place])
             case 404:
@@ -197,3 +239,4 @@ def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     app.exception_handler(HTTPException)(on_http_error)
     app.exception_handler(DBAPIError)(_on_database_error)
     app.exception_handler(PoolTimeoutError)(_on_database_error)
+    app.exception_handler(OSError)(_on_os_error)

@@ -3,7 +3,7 @@
     ApiError
     +-- InvalidRequest 422       the request asks for something that can't be
     |   +-- PathNotAllowed, ModelNotFound, DataNotFound, WeightsUnsafe, ModelIncomplete,
-    |       InlineTooLarge, TooManyRanks, NodesUnsupported, HubDisabled
+    |       InlineTooLarge, TooManyRanks, DeviceUnavailable, NodesUnsupported, HubDisabled
     +-- InvalidCursor 400
     +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, RouteNotFound 404
     +-- MethodNotAllowed 405
@@ -94,6 +94,13 @@ class TooManyRanks(InvalidRequest):
     """The job asks for more ranks than this server has slots"""
 
     code = "too_many_ranks"
+    status = 422
+
+
+class DeviceUnavailable(InvalidRequest):
+    """This server has no such device"""
+
+    code = "device_unavailable"
     status = 422
 
 

@@ -11,14 +11,15 @@ from app.api import comparisons, events, health, jobs, logs, records, reports
 from app.api.deps import Parts
 from app.api.streams import Streams
 from app.db import Database
+from app.disk import DiskProbe
 from app.error_handlers import install_error_handlers
 from app.jobs.hub import Hub
 from app.jobs.ingest import Absorber, ReportWriter
 from app.jobs.service import JobService
 from app.launchers.local import LocalLauncher
 from app.middleware import BodyLimit, RequestContext
-from app.migrate import upgrade
 from app.settings import Settings
+from app.start import prepare_database, prepare_state_dir, worker_lock
 from app.workers import Workers
 
 _ROUTERS: Sequence[APIRouter] = (
@@ -56,11 +57,19 @@ def _nobody_to_wake() -> None:
 
 @asynccontextmanager
 async def _run_parts(parts: Parts) -> AsyncIterator[None]:
-    """Start the parts in order, and stop them in the reverse one."""
-    parts.settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Start the parts in order, and stop them in the reverse one.
+
+    Raises:
+        StartError: the state directory, its lock or the database refuses.
+    """
+    state_dir = parts.settings.state_dir
+    prepare_state_dir(state_dir)
     async with AsyncExitStack() as stack:
+        if parts.workers is not None:
+            stack.enter_context(worker_lock(state_dir))
         stack.push_async_callback(parts.database.close)
-        await upgrade(parts.database)
+        await prepare_database(parts.database, state_dir)
+        stack.push_async_callback(parts.streams.drain)
         await parts.writer.start()
         stack.push_async_callback(parts.writer.stop)
         if parts.workers is not None:
@@ -80,6 +89,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         parts = _make_parts(settings)
         app.state.parts = parts
+        app.state.disk = DiskProbe(settings.state_dir)
         async with _run_parts(parts):
             yield
 

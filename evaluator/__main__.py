@@ -13,13 +13,14 @@ import faulthandler  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
-from collections.abc import Mapping, Sequence  # noqa: E402
+from collections.abc import Callable, Mapping, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from evaluator.errors import EvaluatorError, fault_of  # noqa: E402
+from evaluator.contract.reports import Result  # noqa: E402
+from evaluator.errors import fault_of  # noqa: E402
 from evaluator.log import JsonLines  # noqa: E402
 from evaluator.ranks import RankInfo, die_with_launcher, under_torchrun  # noqa: E402
 from evaluator.session import Session, choose_run_dir, read_spec  # noqa: E402
@@ -39,9 +40,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
         prog="python -m evaluator",
         description="Score a text with a language model and report its perplexity.",
         epilog=(
-            "Alone it prints the result as JSON. Under torchrun "
+            "The result is printed as JSON, the log goes to stderr. Under torchrun "
             "(torchrun --standalone --nproc-per-node 2 -m evaluator job.json) the ranks share "
-            "the work, and the result is in the run directory."
+            "the work and rank 0 prints the result."
         ),
     )
     parser.add_argument("spec", type=Path, help="JSON file with at least 'model' and 'data'")
@@ -62,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TQDM_DISABLE", "1")
     options = parse(arguments)
     if "RANK" in os.environ:
-        _launched(options)
-        return 0
+        return _launched(options)
     return _alone(options)
 
 
@@ -75,28 +75,49 @@ def _alone(options: Options) -> int:
         sys.stderr.write("interrupted\n")
         return 130
     except Exception as error:  # noqa: BLE001 - the edge of the program
-        fault = fault_of(error)
-        sys.stderr.write(f"{fault.reason}: {fault.message}\n")
-        return 1
+        return _say_why(error)
     assert result is not None, "a run of one rank has the result"
-    sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+    _print_result(result)
     return 0
 
 
-def _launched(options: Options) -> None:
-    """Raise what went wrong out of `record`: only an exception leaves torchrun an error file."""
+def _launched(options: Options) -> int:
+    """As alone, but a result that a server waits for is not printed.
+
+    What went wrong is raised out of `record`, which leaves it in a file for torchrun.
+    """
+    has_server = True
+    run: Callable[[], Result | None]
     try:
-        run = _open(options).run
-    except EvaluatorError as error:
+        session = _open(options)
+        has_server, run = session.has_server, session.run
+    except Exception as error:  # noqa: BLE001 - the edge of the program
         run = partial(_fail, error)
     # Imports torch, so it waits until the first report is out.
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    record(run)()
+    try:
+        result = record(run)()
+    except Exception as error:  # noqa: BLE001 - the edge of the program
+        return _say_why(error)
+    if result is not None and not has_server:
+        _print_result(result)
+    return 0
 
 
-def _fail(error: EvaluatorError) -> None:
+def _fail(error: Exception) -> None:
     raise error
+
+
+def _say_why(error: BaseException) -> int:
+    """One sentence, the last of this process; the log has the traceback."""
+    fault = fault_of(error)
+    sys.stderr.write(f"{fault.reason}: {fault.message}\n")
+    return 1
+
+
+def _print_result(result: Result) -> None:
+    sys.stdout.write(result.model_dump_json(indent=2) + "\n")
 
 
 def _open(options: Options) -> Session:

@@ -8,7 +8,7 @@
     +-- TokenizerMissing     +-- FieldMissing     +-- PlanMismatch
     +-- TokenizerMismatch                         +-- Communication
     +-- ContractMismatch     +-- Superseded       +-- Stalled
-    +-- ResultInvalid
+    +-- SpecInvalid                               +-- ResultInvalid
 
 The docstring of a class is the message that is used where none is given. Torch is looked up only
 when it is loaded already, so that the entry can name a failure before anything heavy is there.
@@ -150,8 +150,14 @@ class Communication(EvaluatorError):
     reason = FailureReason.COMMUNICATION
 
 
+class SpecInvalid(EvaluatorError):
+    """The launch spec is not there, is no JSON, or has a wrong field."""
+
+    reason = FailureReason.SPEC_INVALID
+
+
 class ContractMismatch(EvaluatorError):
-    """The launch spec does not fit this evaluator's contract."""
+    """The launch spec is of another version than this evaluator's contract."""
 
     reason = FailureReason.CONTRACT_MISMATCH
 

@@ -19,6 +19,9 @@ from evaluator.errors import (
 
 logger = logging.getLogger(__name__)
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+"""What the vocabulary of a tokenizer is kept in; one of them is enough."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
@@ -86,8 +89,22 @@ def load_tokenizer(folder: Path) -> Any:
         )
     except Exception as error:
         # Each tokenizer class fails in its own way.
-        msg = f"{folder} has no tokenizer that can be loaded: {first_line(error)}"
+        msg = f"{folder} has no tokenizer that can be loaded: {_tokenizer_fault(folder, error)}"
         raise TokenizerMissing(msg) from error
+
+
+def _tokenizer_fault(folder: Path, error: Exception) -> str:
+    """What is missing or broken, and what to do; the library's own words are a list of classes."""
+    found = [name for name in TOKENIZER_FILES if (folder / name).exists()]
+    if not found:
+        return (
+            f"none of {', '.join(TOKENIZER_FILES)} is there; put the tokenizer.json (and "
+            "tokenizer_config.json) that belongs to the model beside the weights"
+        )
+    return (
+        f"{' and '.join(found)} can't be used ({first_line(error).rstrip(':')}); copy the "
+        "tokenizer of the model again"
+    )
 
 
 def _load_config(folder: Path) -> Any:

@@ -11,6 +11,7 @@ from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import (
     Failure,
     Hello,
+    LedgerEntry,
     NodeTiming,
     PlanFacts,
     PlanReady,
@@ -102,13 +103,19 @@ class Narrator:
     def _progress(self) -> None:
         self._reporter.check()
         self._told_at = self._monotonic()
+        self._send_progress(self._take_unreported())
+
+    def _take_unreported(self) -> tuple[LedgerEntry, ...]:
+        return self.ledger.take_unreported() if self.ledger else ()
+
+    def _send_progress(self, entries: tuple[LedgerEntry, ...]) -> None:
         self._reporter.send(
             Progress(
                 rank=self._rank.rank,
                 seq=self._reporter.next_seq,
                 stage=self._stage,
                 timing=self._clock.snapshot(),
-                entries=self.ledger.take_unreported() if self.ledger else (),
+                entries=entries,
             )
         )
 
@@ -135,17 +142,8 @@ class Narrator:
 
     def failure(self, error: BaseException) -> None:
         """Say why this rank ends without a result; what it has finished goes first."""
-        entries = self.ledger.take_unreported() if self.ledger else ()
-        if entries:
-            self._reporter.send(
-                Progress(
-                    rank=self._rank.rank,
-                    seq=self._reporter.next_seq,
-                    stage=self._stage,
-                    timing=self._clock.snapshot(),
-                    entries=entries,
-                )
-            )
+        if entries := self._take_unreported():
+            self._send_progress(entries)
         fault = fault_of(error)
         self._reporter.send(
             Failure(

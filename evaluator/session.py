@@ -3,14 +3,16 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from evaluator.contract import CONTRACT_VERSION
 from evaluator.contract.env import SPOOL_DIR, spool_name
-from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.launch import HubData, HubModel, InlineData, LaunchSpec
+from evaluator.contract.places import place_in
 from evaluator.contract.reports import Result
-from evaluator.errors import ContractMismatch, EvaluatorError
+from evaluator.errors import ContractMismatch, EvaluatorError, SpecInvalid
 from evaluator.narrator import Narrator
 from evaluator.ranks import RankInfo
 from evaluator.reporter import Destination, Reporter
@@ -23,27 +25,52 @@ def read_spec(path: Path) -> LaunchSpec:
     """The launch spec in a file.
 
     Raises:
-        ContractMismatch: It can't be read, is of another version, or has a wrong field.
+        SpecInvalid: It is not there, is no JSON, or has a wrong field.
+        ContractMismatch: It is of another version.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        msg = f"the launch spec {path} can't be read: {error}"
-        raise ContractMismatch(msg) from error
-    version = content.get("contract_version", CONTRACT_VERSION) if isinstance(content, dict) else 0
-    if version != CONTRACT_VERSION:
+    content = _read_json(path)
+    version = content.get("contract_version", CONTRACT_VERSION)
+    if isinstance(version, int) and version != CONTRACT_VERSION:
         msg = (
             f"the launch spec {path} has contract version {version}, but this evaluator has "
             f"{CONTRACT_VERSION}; run server and evaluator of one release"
         )
         raise ContractMismatch(msg)
     try:
-        return LaunchSpec.model_validate(content)
+        return _with_absolute_paths(LaunchSpec.model_validate(content))
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        parts = place_in(content, first["loc"], is_missing=first["type"] == "missing")
+        place = ".".join(str(part) for part in parts)
         msg = f"the launch spec {path} is wrong at {place or 'its top'}: {first['msg']}"
-        raise ContractMismatch(msg) from error
+        raise SpecInvalid(msg) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"the launch spec {path.absolute()} can't be read: {error.strerror or error}"
+        raise SpecInvalid(msg) from error
+    except (ValueError, RecursionError) as error:
+        msg = f"the launch spec {path} is no JSON: {error}"
+        raise SpecInvalid(msg) from error
+    if not isinstance(content, dict):
+        msg = f"the launch spec {path} is no JSON object but {type(content).__name__}"
+        raise SpecInvalid(msg)
+    return content
+
+
+def _with_absolute_paths(spec: LaunchSpec) -> LaunchSpec:
+    """The spec as seen from this working directory, so that every message says where it looked."""
+    sources = {"model": spec.model, "data": spec.data}
+    return spec.model_copy(
+        update={
+            name: source.model_copy(update={"path": str(Path(source.path).absolute())})
+            for name, source in sources.items()
+            if not isinstance(source, HubModel | HubData | InlineData)
+        }
+    )
 
 
 def choose_run_dir(spec_path: Path, spec: LaunchSpec, asked: Path | None) -> Path:
@@ -54,9 +81,25 @@ def choose_run_dir(spec_path: Path, spec: LaunchSpec, asked: Path | None) -> Pat
 
 
 def open_reporter(spec: LaunchSpec, rank: RankInfo, run_dir: Path) -> Reporter:
-    """The rank's reporter; it posts where the spec names a server."""
-    spool_path = run_dir / SPOOL_DIR / spool_name(rank.rank)
+    """The rank's reporter; it posts where the spec names a server.
+
+    Without a server the same spec may be run again and again: what an earlier run left goes.
+    """
+    folder = run_dir / SPOOL_DIR
+    spool_path = folder / spool_name(rank.rank)
+    if spec.report_url is None and rank.restart == 0:
+        spool_path.unlink(missing_ok=True)
+        if rank.rank == 0:
+            _remove_others(folder, rank.world_size)
     return Reporter(spool_path, rank.rank, _destination(spec))
+
+
+def _remove_others(folder: Path, world_size: int) -> None:
+    """Remove the spools of an earlier run that had more ranks."""
+    ours = {spool_name(rank) for rank in range(world_size)}
+    for path in folder.glob("rank-*.jsonl"):
+        if path.name not in ours:
+            path.unlink(missing_ok=True)
 
 
 def _destination(spec: LaunchSpec) -> Destination | None:
@@ -80,6 +123,8 @@ class Session:
         self._spec = spec
         self._rank = rank
         self._run_dir = run_dir
+        self.has_server = spec.report_url is not None
+        """True where somebody else waits for the result."""
         self._clock = RankClock(rank, started)
         self._narrator = Narrator(open_reporter(spec, rank, run_dir), rank, self._clock)
         self._narrator.hello(spec)

@@ -22,7 +22,7 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["MKL_CBWR"] = "AUTO,STRICT"
 
 TESTS = Path(__file__).parent
-TIERS = frozenset({"unit", "api", "distributed", "e2e", "browser", "bench"})
+TIERS = frozenset({"unit", "api", "distributed", "e2e", "bench"})
 NVIDIA_DEVICE = Path("/dev/nvidia0")
 
 

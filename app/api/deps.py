@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from app.api.streams import Streams
+from app.api.strict import refuse_repeated
 from app.db import Database
 from app.errors import JobNotFound, UnsupportedMediaType
 from app.jobs.hub import Hub
@@ -49,7 +50,7 @@ class Parts:
     streams: Streams
 
 
-async def get_parts(request: Request) -> Parts:
+async def get_parts(request: Request, _once: Annotated[None, Depends(refuse_repeated)]) -> Parts:
     """Return the parts of this server."""
     parts: Parts = request.app.state.parts
     return parts

@@ -148,6 +148,7 @@ class _Stream:
         self._parts = parts
         self._job_id = job_id
         self._sent_at = time.monotonic()
+        self._read = parts.streams.read  # a client may hang up at any moment
 
     async def frames(self, after: int | None) -> AsyncIterator[bytes]:
         """Yield what goes over the wire, until the end of the job or of the server.
@@ -158,13 +159,15 @@ class _Stream:
         """
         yield format_sse_event(retry=RETRY_MS)
         if after is None:
-            record = await self._parts.jobs.get(self._job_id)
+            record = await self._read(self._parts.jobs.get(self._job_id))
             after = record.job.version
             yield _frame("reset", summarise_job(record), after)
         while not self._parts.streams.is_closing:
-            version, state = await self._parts.jobs.version(self._job_id)
+            version, state = await self._read(self._parts.jobs.version(self._job_id))
             while after < version:
-                events = await self._parts.jobs.events(self._job_id, after=after, limit=PAGE_EVENTS)
+                events = await self._read(
+                    self._parts.jobs.events(self._job_id, after=after, limit=PAGE_EVENTS)
+                )
                 for frame in _render(events):
                     yield frame
                 self._sent_at = time.monotonic()
@@ -183,7 +186,7 @@ class _Stream:
         await self._parts.streams.unless_closing(self._parts.hub.wait(self._job_id, pause_s))
 
     async def _end(self, number: int) -> bytes:
-        record = await self._parts.jobs.get(self._job_id)
+        record = await self._read(self._parts.jobs.get(self._job_id))
         return _frame("end", _describe_state(record.job), number)
 
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from app.api.deps import NoQueryDep, Parts, PartsDep
 from app.api.openapi import answers, dump_openapi
 from app.api.schemas import Check, Liveness, Readiness
+from app.disk import DiskProbe, DiskRefuses
 from app.error_handlers import problem
 from app.errors import NotReady
 from app.migrate import is_current
@@ -43,10 +44,12 @@ async def get_liveness(response: Response, _query: NoQueryDep) -> Liveness:
 async def get_readiness(
     request: Request, response: Response, parts: PartsDep, _query: NoQueryDep
 ) -> Readiness | Response:
-    """Check the database, its migrations and the heartbeats of the worker loops."""
+    """Check the database, its migrations, the disk and the heartbeats of the worker loops."""
+    disk: DiskProbe = request.app.state.disk
     checks = [
         await _check("database", parts.database.ping()),
         await _check("migrations", _need_current(parts)),
+        await _check("disk", disk.check()),
         *_check_workers(parts),
     ]
     bad = [check for check in checks if not check.ok]
@@ -73,6 +76,9 @@ async def _check(name: str, work: Awaitable[None]) -> Check:
             await work
     except _Behind:
         detail = "the database lacks a migration: restart the server"
+    except DiskRefuses as error:
+        _log.error("the state directory can't be used", extra={"reason": str(error)})
+        detail = str(error)
     except TimeoutError:
         detail = f"no answer within {CHECK_TIMEOUT_SECONDS:g} s"
     except Exception as error:  # noqa: BLE001 - an edge: whatever it is, the check has failed

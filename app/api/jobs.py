@@ -20,10 +20,12 @@ from app.api.deps import (
 )
 from app.api.openapi import JOB_HEADERS, LOCATION_HEADERS, REQUEST_EXAMPLES, Answers, answers
 from app.api.schemas import JobPage, JobView, ResultView
+from app.api.strict import StrictRoute
 from app.api.views import job_path, make_etag, summarise_job, view_job, view_result
 from app.errors import (
     BodyTooLarge,
     DataNotFound,
+    DeviceUnavailable,
     HubDisabled,
     InlineTooLarge,
     InvalidCursor,
@@ -45,7 +47,7 @@ from app.jobs.request import JobRequest
 from app.jobs.service import JobRecord
 from evaluator.contract.states import JobState
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 
 _RETRY_AFTER_SECONDS = "2"
 _CACHE_CONTROL = "private, no-cache"
@@ -99,6 +101,7 @@ def _accepted(description: str) -> Answers:
         _accepted("The job is stored and queued."),
         BodyTooLarge,
         DataNotFound,
+        DeviceUnavailable,
         HubDisabled,
         InlineTooLarge,
         ModelIncomplete,

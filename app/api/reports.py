@@ -49,17 +49,23 @@ def parse_batch(body: bytes) -> ReportBatch:
     try:
         return ReportBatch.model_validate_json(body)
     except ValidationError as error:
-        _check_version(body)
+        document = _parse(body)
+        _check_version(document)
         places = error.errors(include_url=False, include_context=False, include_input=False)
         located: list[dict[str, Any]] = [{**p, "loc": ("body", *p["loc"])} for p in places]
-        raise RequestValidationError(located) from error
+        raise RequestValidationError(located, body=document) from error
 
 
-def _check_version(body: bytes) -> None:
+def _parse(body: bytes) -> Any:
+    """Return the document that was refused, null where it is none."""
     try:
-        version = json.loads(body)["contract_version"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_version(document: Any) -> None:
+    version = document.get("contract_version") if isinstance(document, dict) else None
     if isinstance(version, int) and version != CONTRACT_VERSION:
         msg = f"the run speaks contract {str(version)[:20]}, the server {CONTRACT_VERSION}"
         raise ContractMismatch(msg)

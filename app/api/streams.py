@@ -18,6 +18,7 @@ class Streams:
         self._limit = limit
         self._num_open = 0
         self._closing = asyncio.Event()
+        self._reads: set[asyncio.Task[Any]] = set()
 
     @property
     def num_open(self) -> int:
@@ -48,6 +49,26 @@ class Streams:
             yield
         finally:
             self._num_open -= 1
+
+    async def read(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns; a client that goes away meanwhile does not cut it off.
+
+        A cancelled database call leaves a connection half opened or half closed, and whatever
+        tidies that up is cancelled again at its next step: the connection is lost.
+        """
+        task = asyncio.create_task(work)
+        self._reads.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._reads.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: nobody may be left to whom it matters
+
+    async def drain(self) -> None:
+        """Wait for the reads that their clients have left."""
+        await asyncio.gather(*self._reads, return_exceptions=True)
 
     async def unless_closing(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return what `work` returns, or null at once when the server is shutting down."""

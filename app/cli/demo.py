@@ -1,7 +1,9 @@
 """`assay demo`: the main job end to end, on a real model and a real text."""
 
 import os
+import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,9 +72,18 @@ def _demo(console: Console, *, keep: bool, ranks: int, port: int, as_json: bool)
         address = job_address(client, job)
     if keep:
         console.print(f"\nThe server keeps running. The job: {address}", soft_wrap=True)
-        console.print(f"Look: assay show {job['id']} --server {server.url}", soft_wrap=True)
+        look = shlex.join((*this_command(), "show", job["id"], "--server", server.url))
+        console.print(f"Look: {look}", soft_wrap=True)
         console.print(f"Stop the server: {server.stop_command}", soft_wrap=True)
     return exit_code(job)
+
+
+def this_command() -> tuple[str, ...]:
+    """Return what runs these commands again from any folder, be it on PATH or not."""
+    started = Path(sys.argv[0]).absolute()
+    if started.suffix != ".py" and os.access(started, os.X_OK):
+        return (str(started),)
+    return (sys.executable, "-m", "app.cli")
 
 
 def make_request(model: Path, data: Path, ranks: int) -> dict[str, Any]:
@@ -124,6 +135,8 @@ def _server(
 
 def _run(client: Client, console: Console, request: dict[str, Any]) -> dict[str, Any]:
     """Submit and follow; whatever interrupts that cancels the job."""
+    if not any((_STATE_DIR / "cache" / "gguf").glob("*/config.json")):
+        console.print("The first run converts the GGUF weights, later ones find them in the cache.")
     job = client.submit(request).data
     console.print(f"Job: {job_address(client, job)}", soft_wrap=True)
     try:

@@ -4,6 +4,7 @@ It starts fast: what a command needs beyond typer, rich and httpx it imports its
 """
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -28,6 +29,28 @@ cli = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"assay {version('assay')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 cli.command()(serve)
 cli.command()(submit)
 cli.command()(watch)

@@ -26,6 +26,8 @@ def serve(
 
     The same as `python -m app`: each option stands for the environment variable ASSAY_HOST,
     ASSAY_PORT and so on, which has all the other settings too. The log is JSON lines on stderr.
+    Exit code 2 means a setting that can't be right, 4 that the port, the state directory or the
+    database refuses.
     """
     given = {
         "ASSAY_HOST": host,

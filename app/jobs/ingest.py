@@ -47,7 +47,7 @@ PROGRESS_EVENT_SECONDS = 0.5
 """Least time between two progress events of a job."""
 _REPORTING = (JobState.STARTING, JobState.RUNNING)
 _STAGES = get_args(Stage)
-"""In their order; a job is at the one that its most advanced rank has reached."""
+"""In their order."""
 _SQL_PARAMETERS = 500
 """Most values in one IN list; SQLite has a limit on them."""
 
@@ -84,6 +84,7 @@ class Absorber:
                 finished = []
             await self._apply(session, job, attempt, ranks, report)
         await _take_entries(session, job, attempt, finished)
+        job.stage = _stage_of(job, ranks.values())
         if new:
             self._tell_progress(session, job, ranks, force=job.stage != stage)
         return len(new)
@@ -105,8 +106,6 @@ class Absorber:
             case Progress():
                 ranks[report.rank].stage = report.stage
                 _take_timing(ranks, report.timing)
-                if job.stage is None or _STAGES.index(report.stage) > _STAGES.index(job.stage):
-                    job.stage = report.stage
             case NodeTiming():
                 for timing in report.ranks:
                     _take_timing(ranks, timing)
@@ -162,6 +161,16 @@ def _new_rank(attempt: Attempt, hello: Hello) -> Rank:
         last_seq=0,
         last_seen_at=utcnow(),
     )
+
+
+def _stage_of(job: Job, ranks: Iterable[Rank]) -> str | None:
+    """Return the stage of the most advanced rank; a job reduces only once all is scored."""
+    stages = {rank.stage for rank in ranks}
+    reached = [stage for stage in _STAGES if stage in stages]
+    if not reached:
+        return None
+    all_scored = job.plan is not None and job.num_batches_done >= job.plan["num_batches"]
+    return "score" if reached[-1] == "reduce" and not all_scored else reached[-1]
 
 
 def _take_hello(session: AsyncSession, job: Job, attempt: Attempt) -> None:

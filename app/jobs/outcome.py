@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from app.jobs.transitions import JobEvent
 from app.launchers.base import Ended, NotStarted, Vanished
+from app.launchers.logfile import describe_signal
 from evaluator.contract.reports import Failure
 from evaluator.contract.states import FailureReason
 
@@ -109,5 +110,9 @@ def _engine_cause(
 
 
 def _exit_words(seen: Ended) -> str:
-    how = f"signal {seen.signal}" if seen.signal is not None else f"exit code {seen.exit_code}"
-    return f"the launch ended with {how} and no rank said why: see the log"
+    if seen.signal is not None:
+        return (
+            f"torchrun itself was killed by {describe_signal(seen.signal)}, and its ranks with it: "
+            "did somebody end it, or did the machine run out of memory?"
+        )
+    return f"the launch ended with exit code {seen.exit_code} and no rank said why: see the log"

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import Database
 from app.errors import (
     AttemptNotFound,
+    DeviceUnavailable,
     JobNotFound,
     NodesUnsupported,
     PreconditionFailed,
@@ -103,10 +104,18 @@ class JobService:
         if layout.nodes > 1:
             msg = f"{layout.nodes} nodes asked; the local launcher runs on 1"
             raise NodesUnsupported(msg, pointer="/launch/nodes")
-        if layout.num_ranks > self._settings.slots(device):
+        num_slots = self._settings.slots(device)
+        setting = "ASSAY_GPU_SLOTS" if device == "cuda" else "ASSAY_CPU_SLOTS"
+        if num_slots == 0:
             msg = (
-                f"{layout.num_ranks} ranks on {device} asked, this server has "
-                f"{self._settings.slots(device)} {device} slots: ask for fewer, or raise its slots"
+                f"{device} asked, but this server has no slots for it: choose another device, or "
+                f"set {setting} to the number of ranks that may run on it"
+            )
+            raise DeviceUnavailable(msg, pointer="/launch/device")
+        if layout.num_ranks > num_slots:
+            msg = (
+                f"{layout.num_ranks} ranks on {device} asked, this server has {num_slots} {device} "
+                f"slots: ask for fewer, or raise {setting}"
             )
             raise TooManyRanks(msg, pointer="/launch/ranks_per_node")
         return device

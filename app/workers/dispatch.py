@@ -67,6 +67,10 @@ class Dispatcher:
         except (LaunchError, OSError) as error:
             _log.exception("launch failed", extra={"attempt_id": claimed.attempt.id})
             await self._give_up(claimed, FailureReason.LAUNCH_FAILED, f"launch failed: {error}")
+        except Exception as error:  # noqa: BLE001 - an edge: the attempt must not hang on a defect
+            _log.exception("launch failed", extra={"attempt_id": claimed.attempt.id})
+            message = f"the launch could not be prepared ({error!r}): see the server's log"
+            await self._give_up(claimed, FailureReason.INTERNAL, message)
 
     async def _give_up(self, claimed: Claimed, reason: FailureReason, message: str) -> None:
         """End an attempt that could not be launched; its run directory may not even exist."""
@@ -79,10 +83,11 @@ class Dispatcher:
 
 
 def _reason_of(error: ApiError) -> FailureReason:
-    try:
+    """Say what is wrong with the request now; trying again would not change it."""
+    if error.code in set(FailureReason):
         return FailureReason(error.code)
-    except ValueError:
-        return FailureReason.LAUNCH_FAILED
+    about_data = (error.pointer or "").startswith("/data")
+    return FailureReason.DATA_NOT_FOUND if about_data else FailureReason.MODEL_NOT_FOUND
 
 
 async def _head_of_queue(session: AsyncSession, device: str) -> Job | None:

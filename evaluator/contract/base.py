@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Contract(BaseModel):
@@ -30,6 +30,19 @@ Nats = Annotated[float, Field()]
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """A short human word without control characters."""
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"character {error.start} is half of a surrogate pair, which is no text"
+        raise ValueError(msg) from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+"""Any text that UTF-8 can carry; JSON's escapes can write more than that."""
 
 PathText = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """A path as somebody wrote it; the server resolves it inside its roots."""

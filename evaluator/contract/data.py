@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from evaluator.contract.base import Contract, HubName, Name, PathText, PositiveCount, Revision
+from evaluator.contract.base import Contract, HubName, Name, PathText, PositiveCount, Revision, Text
 
 KnownName = Literal["wikitext-2", "wikitext-103", "ptb", "c4", "lambada"]
 """Data sets with usual settings; docs/data.md says which."""
@@ -27,7 +27,7 @@ class Source(Contract):
     sample: Sample | None = None
     detokenise: Literal["wikitext"] | None = None
     """Undo the spaces that a data set was published with."""
-    join: Annotated[str, Field(max_length=100)] | None = None
+    join: Annotated[Text, Field(max_length=100)] | None = None
     """Text between documents that are joined to one stream; null keeps documents apart, but for
     conventions that know only a stream (`gptq`, `llama.cpp`): these say what they chose."""
 
@@ -95,7 +95,7 @@ class InlineData(Source):
     """Documents inside the request itself; the server limits their size."""
 
     kind: Literal["inline"]
-    documents: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
+    documents: Annotated[tuple[Text, ...], Field(min_length=1, max_length=100_000)]
 
 
 def _known_by_name(value: object) -> object:

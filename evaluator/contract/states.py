@@ -83,6 +83,8 @@ class FailureReason(StrEnum):
     """A rank ended by a signal, or left without saying why."""
     COMMUNICATION = "communication"
     """Ranks could not reach each other or the rendezvous store."""
+    SPEC_INVALID = "spec_invalid"
+    """The launch spec is not there, is no JSON, or has a wrong field."""
     CONTRACT_MISMATCH = "contract_mismatch"
     """Server and evaluator speak different versions of the contract."""
     SUPERSEDED = "superseded"

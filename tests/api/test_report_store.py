@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -16,7 +17,7 @@ from app.jobs.ledger import load_rows, total
 from app.jobs.repository import load_open_attempts
 from app.jobs.service import JobRecord
 from app.launchers.base import Ended, Launch, LaunchRef, NotStarted, Seen, Vanished
-from app.models import Attempt, Event, Rank
+from app.models import Attempt, Event, Job, Rank
 from app.workers.dispatch import Dispatcher
 from app.workers.settle import Settler
 from evaluator.contract import CONTRACT_VERSION
@@ -30,6 +31,7 @@ from evaluator.contract.reports import (
     RankTiming,
     Report,
     ReportBatch,
+    Stage,
 )
 from evaluator.contract.states import FailureReason, JobState
 from tests.api.factories import submit
@@ -328,3 +330,68 @@ async def test_batches_of_another_model_are_dropped_and_it_is_told(run: Run) -> 
     record = await run.job()
     assert record.job.num_batches_done == 1
     assert len(await run.events("plan_changed")) == 1
+
+
+async def test_the_stage_is_that_of_the_most_advanced_rank_until_all_is_scored(run: Run) -> None:
+    def at(rank: int, seq: int, stage: Stage, *batches: int) -> Progress:
+        return progress(seq, *batches, rank=rank).model_copy(update={"stage": stage})
+
+    await run.send(hello(), hello(rank=1), plan(2))
+    assert (await run.job()).job.stage is None
+    await run.send(at(0, 3, "score", 0), at(1, 2, "warm_up"))
+    assert (await run.job()).job.stage == "score"
+    await run.send(at(0, 4, "reduce", 1))
+    assert (await run.job()).job.stage == "score"
+    await run.send(at(1, 3, "reduce", 2))
+    assert (await run.job()).job.stage == "reduce"
+
+
+@pytest.mark.parametrize("text", ["a \ud800 c", "\udfff"], ids=["high", "low"])
+async def test_half_a_surrogate_pair_is_refused_before_anything_is_stored(
+    client: httpx.AsyncClient, text: str
+) -> None:
+    body = json.dumps(
+        {
+            "model": {"kind": "folder", "path": "tiny"},
+            "data": {"kind": "inline", "documents": ["fine", text]},
+        }
+    )
+    answer = await client.post(
+        "/v1/jobs", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 422, answer.text
+    assert "half of a surrogate pair" in answer.text
+    assert (await client.get("/v1/jobs")).json()["items"] == []
+
+
+async def test_a_launch_that_can_not_be_prepared_ends_at_once(
+    parts: Parts, client: httpx.AsyncClient
+) -> None:
+    job = await submit(client)
+    async with parts.database.write() as session:
+        stored = await session.get_one(Job, job["id"])
+        stored.request = {**stored.request, "scoring": {"convention": "of a later version"}}
+    launcher = PaperLauncher()
+    settler = Settler(parts.database, parts.settings, Absorber())
+    await Dispatcher(parts.database, parts.settings, launcher, settler).turn()
+    async with parts.database.read() as session:
+        ended = await session.get_one(Job, job["id"])
+        assert await load_open_attempts(session) == []
+    assert (ended.state, ended.state_reason) == (JobState.FAILED, FailureReason.INTERNAL)
+    assert "could not be prepared" in (ended.message or "")
+
+
+async def test_a_path_that_leaves_the_roots_after_submit_is_not_tried_again(
+    parts: Parts, client: httpx.AsyncClient
+) -> None:
+    job = await submit(client)
+    text = parts.settings.data_roots[0] / "text.txt"
+    text.unlink()
+    text.symlink_to("/etc/passwd")
+    launcher = PaperLauncher()
+    settler = Settler(parts.database, parts.settings, Absorber())
+    await Dispatcher(parts.database, parts.settings, launcher, settler).turn()
+    record = await parts.jobs.get(job["id"])
+    assert (record.job.state, record.job.attempt) == (JobState.FAILED, 1)
+    assert record.job.state_reason is FailureReason.DATA_NOT_FOUND
+    assert "outside of the configured roots" in (record.job.message or "")

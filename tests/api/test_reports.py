@@ -145,7 +145,7 @@ async def test_a_loss_that_is_not_finite_is_422(
     report = progress(1, 0) | {"entries": [{"batch": 0, "nll_nats": ["NaN"], "num_scored": [1]}]}
     answer = await post_reports(client, attempt, report)
     assert answer.status_code == 422
-    assert answer.json()["errors"][0]["pointer"].startswith("/reports/0/progress/entries/0")
+    assert answer.json()["errors"][0]["pointer"].startswith("/reports/0/entries/0")
 
 
 async def test_a_message_that_no_database_can_hold_is_shown_without_what_is_wrong(

@@ -65,19 +65,20 @@ async def test_inline_documents_come_back_as_they_were_sent(client: httpx.AsyncC
         ({"data": {"kind": "csv", "path": "none.csv"}}, "data_not_found", "/data/path"),
         ({"data": {"kind": "known", "name": "wikitext-2"}}, "hub_disabled", "/data"),
         ({"data": "wikitext-2"}, "hub_disabled", "/data"),
-        ({"data": "wikitext-3"}, "invalid_request", "/data/known/name"),
+        ({"data": "wikitext-3"}, "invalid_request", "/data/name"),
         (
             {"data": {"kind": "csv", "path": "text.txt", "delimiter": '"'}},
             "invalid_request",
-            "/data/csv/delimiter",
+            "/data/delimiter",
         ),
         (
             {"data": {"kind": "text", "path": "text.txt", "sample": {"num_documents": 0}}},
             "invalid_request",
-            "/data/text/sample/num_documents",
+            "/data/sample/num_documents",
         ),
         ({"outputs": {"token_nll": "float64"}}, "invalid_request", "/outputs/token_nll"),
         ({"launch": {"ranks_per_node": 5}}, "too_many_ranks", "/launch/ranks_per_node"),
+        ({"launch": {"device": "cuda"}}, "device_unavailable", "/launch/device"),
         ({"launch": {"nodes": 2}}, "nodes_unsupported", "/launch/nodes"),
         ({"launch": {"ranks_per_node": "2"}}, "invalid_request", "/launch/ranks_per_node"),
         ({"model": {"kind": "pickle", "path": "tiny"}}, "invalid_request", "/model"),
@@ -87,7 +88,7 @@ async def test_inline_documents_come_back_as_they_were_sent(client: httpx.AsyncC
         (
             {"scoring": {"convention": "hf-strided", "window": 8, "stride": 9}},
             "invalid_request",
-            "/scoring/hf-strided",
+            "/scoring",
         ),
         (
             {"data": {"kind": "inline", "documents": ["x" * 100_001]}},

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from evaluator.contract.reports import Result
-from tests.support.runs import DEADLINE_S, ROOT, make_spec, run_here
+from tests.support.report_server import ReportServer
+from tests.support.runs import DEADLINE_S, ROOT, make_spec, read_spool, run_here
 from tests.support.tiny import words
 
 
@@ -70,4 +71,57 @@ def test_a_wrong_spec_is_told(tmp_path: Path) -> None:
     path.write_text("{}")
     done = evaluate(str(path))
     assert done.returncode == 1
-    assert done.stderr.startswith("contract_mismatch: the launch spec")
+    assert done.stderr.startswith("spec_invalid: the launch spec")
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    entry = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "evaluator"]
+    return subprocess.run(
+        [sys.executable, *entry, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def test_under_torchrun_rank_0_prints_the_result(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(make_spec(tiny, [words(50)]).model_dump_json())
+    for _ in range(2):  # the second run starts the run directory anew
+        done = torchrun(str(path))
+        assert done.returncode == 0, done.stderr
+        result = Result.model_validate_json(done.stdout)
+        assert result.world_size == 2
+        reports = read_spool(tmp_path / "job.json.run")
+        assert [report for report in reports if isinstance(report, Result)] == [result]
+
+
+def test_a_result_that_a_server_waits_for_is_not_printed(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    server = ReportServer()
+    try:
+        spec = make_spec(tiny, [words(50)], report_url=server.url)
+        path.write_text(spec.model_dump_json())
+        done = torchrun(str(path))
+    finally:
+        server.close()
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_under_torchrun_the_reason_is_the_last_line_of_the_rank(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(
+        make_spec(tmp_path / "none", [words(5)]).model_dump_json(include={"model", "data"})
+    )
+    done = torchrun(str(path))
+    assert done.returncode != 0
+    assert done.stdout == ""
+    sentence = f"model_not_found: there is no model folder {tmp_path / 'none'}"
+    assert sentence in done.stderr.splitlines()
+    # No traceback of the rank; torchrun shows the one that it got from the rank's error file.
+    before, summary, after = done.stderr.partition("Root Cause (first observed failure)")
+    assert summary
+    assert "there is no model folder" in after
+    assert "evaluator/session.py" not in before

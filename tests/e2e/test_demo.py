@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import sqlite3
@@ -53,8 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def kept(folder: Path) -> dict[str, Any]:
-    """The job of a demonstration that left its server running."""
+def kept_output(folder: Path) -> tuple[str, str]:
+    """What a first demonstration wrote on stdout and stderr; it left its server running."""
     done = subprocess.run(
         [*DEMO, "--keep", "--json"],
         cwd=folder,
@@ -65,7 +66,13 @@ def kept(folder: Path) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    job: dict[str, Any] = json.loads(done.stdout)
+    return done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def kept(kept_output: tuple[str, str]) -> dict[str, Any]:
+    """The job of that demonstration."""
+    job: dict[str, Any] = json.loads(kept_output[0])
     return job
 
 
@@ -109,6 +116,25 @@ def test_figure_is_that_of_a_plain_script(kept: dict[str, Any], folder: Path) ->
 
 
 @pytest.mark.smollm2
+def test_what_it_says_on_a_first_run_can_be_typed_as_it_stands(
+    kept: dict[str, Any], kept_output: tuple[str, str]
+) -> None:
+    _, said = kept_output
+    assert "The first run converts the GGUF weights" in said
+    (look,) = [line for line in said.splitlines() if line.startswith("Look: ")]
+    shown = subprocess.run(
+        [*shlex.split(look.removeprefix("Look: ")), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["id"] == kept["id"]
+
+
+@pytest.mark.smollm2
 def test_ctrl_c_cancels_the_job_and_leaves_a_server_that_was_there(
     kept: dict[str, Any], folder: Path
 ) -> None:
@@ -117,6 +143,7 @@ def test_ctrl_c_cancels_the_job_and_leaves_a_server_that_was_there(
     output = interrupt_demo(folder, by=signal.SIGINT)
     assert f"already runs at {server.url}" in output
     assert "Traceback" not in output
+    assert "converts" not in output
     answer = httpx.get(f"{server.url}/v1/jobs/{kept['id']}")
     assert answer.json()["state"] == "succeeded"
     server.stop()

@@ -119,7 +119,11 @@ def test_cancel_survives_the_death_of_the_server(server: Server) -> None:
 
 def test_a_launch_that_ends_while_the_server_is_away_is_settled(server: Server) -> None:
     job_id = server.submit(request("half"))
-    server.wait_state(job_id, "running")
+    wait_for(
+        lambda: server.job(job_id)["progress"]["num_batches_done"] == 2,
+        within_s=30,
+        what="two batches",
+    )
     server.kill()
     run_dir = server.state_dir / "runs" / job_id / "1"
     for pid, command in server.processes().items():

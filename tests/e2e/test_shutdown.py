@@ -1,15 +1,11 @@
-"""`python -m app` as a process: how it ends, what it says when it can't start, raw HTTP."""
+"""`python -m app` as a process: how it ends, raw HTTP."""
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -126,34 +122,4 @@ def test_a_large_body_is_refused_before_it_is_sent(server: Server) -> None:
     chunk = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
     answer = exchange(server, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 7)
     assert answer.startswith(b"HTTP/1.1 413 ")
-    assert server.http.get("/livez").status_code == 200
-
-
-def start(**settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run `python -m app` with settings that it can't start with."""
-    env = {**os.environ, **{f"ASSAY_{name.upper()}": str(v) for name, v in settings.items()}}
-    return subprocess.run(
-        [sys.executable, "-m", "app"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-
-def test_settings_that_make_no_sense_are_named(tmp_path: Path) -> None:
-    ended = start(port="high", state_dir=tmp_path)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("ASSAY_PORT: ")
-    ended = start(host="0.0.0.0", state_dir=tmp_path)
-    assert ended.returncode == 2
-    assert "ASSAY_ALLOW_UNAUTHENTICATED" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_a_port_that_is_taken_is_an_error(server: Server, tmp_path: Path) -> None:
-    ended = start(port=server.port, state_dir=tmp_path / "other", worker="false")
-    assert ended.returncode != 0
-    assert "address already in use" in ended.stderr
     assert server.http.get("/livez").status_code == 200

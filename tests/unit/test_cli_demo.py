@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -9,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import demo_inputs, demo_server
-from app.cli.demo import make_request
+from app.cli.demo import make_request, this_command
 from app.cli.demo_inputs import DemoError, demo_documents, find_model, write_data
 from app.cli.demo_server import DemoServer
 from app.cli.main import cli
@@ -81,3 +83,27 @@ def test_request_is_one_the_server_takes() -> None:
     request = JobRequest.model_validate(make_request(Path("/m.gguf"), Path("/d.jsonl"), 2))
     assert request.launch.num_ranks == 2
     assert (request.scoring.window, request.scoring.batch_tokens) == (512, 2048)
+
+
+def test_command_that_is_named_works_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "a folder" / "assay"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["a folder/assay", "demo"])
+    assert this_command() == (str(program),)
+    monkeypatch.setattr(sys, "argv", [str(Path(demo_server.__file__).with_name("__main__.py"))])
+    command = this_command()
+    done = subprocess.run(
+        [*command, "show", "--help"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, command[0]) == (0, sys.executable)
+    assert "JOB" in done.stdout

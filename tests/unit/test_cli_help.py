@@ -1,6 +1,7 @@
 """Help and documentation name the same commands and exit codes."""
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 from typer.main import get_command
@@ -23,6 +24,11 @@ def test_every_exit_code_is_documented_and_in_the_help() -> None:
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == codes
     text = " ".join(HELP.split())
     assert {int(code) for code in re.findall(r"(\d+) [a-z]", text.partition("codes:")[2])} == codes
+
+
+def test_the_version_is_printed() -> None:
+    done = CliRunner().invoke(cli, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"assay {version('assay')}\n")
 
 
 def test_every_option_says_what_it_does() -> None:

@@ -159,6 +159,10 @@ def no_tokenizer(folder: Path) -> None:
         path.unlink()
 
 
+def broken_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+
+
 @pytest.mark.parametrize(
     ("spoil", "error", "message"),
     [
@@ -170,7 +174,16 @@ def no_tokenizer(folder: Path) -> None:
         (unknown_type, ModelUnsupported, "nonsense"),
         (image_model, ModelUnsupported, "can't be loaded as a causal model"),
         (encoder_decoder, ModelUnsupported, r"is an encoder-decoder \(t5\)"),
-        (no_tokenizer, TokenizerMissing, "has no tokenizer that can be loaded"),
+        (
+            no_tokenizer,
+            TokenizerMissing,
+            r"has no tokenizer that can be loaded: none of tokenizer\.json, .* put the tokenizer",
+        ),
+        (
+            broken_tokenizer,
+            TokenizerMissing,
+            r"tokenizer\.json can't be used \(.*[^:]\); copy the tokenizer",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_model_is_told(

@@ -70,7 +70,11 @@ def test_exit_0_without_a_result_is_no_success() -> None:
     ("evidence", "reason", "words"),
     [
         (replace(BARE, seen=ended(1)), FailureReason.RANK_DIED, "exit code 1"),
-        (replace(BARE, seen=ended(None, 11)), FailureReason.RANK_DIED, "signal 11"),
+        (
+            replace(BARE, seen=ended(None, 9)),
+            FailureReason.RANK_DIED,
+            "torchrun itself was killed by signal 9 (SIGKILL)",
+        ),
         (
             replace(BARE, seen=ended(1, root_cause="rank 1 was killed by signal 9 (SIGKILL)")),
             FailureReason.RANK_DIED,

@@ -1,64 +1,23 @@
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from evaluator.contract.reports import Failure, Hello, Progress, RankTiming, Report, ReportBatch
+from evaluator.contract.reports import Failure, Hello, Progress, RankTiming, Report
 from evaluator.contract.states import FailureReason
 from evaluator.errors import Superseded
 from evaluator.reporter import Destination, Reporter
+from tests.support.report_server import ReportServer
 from tests.support.runs import REPORT
 from tests.support.server import free_port, wait_for
 
 WITHIN_S = 20.0
 
 
-class Server:
-    """A real HTTP server whose answers a test decides."""
-
-    def __init__(self, port: int = 0) -> None:
-        self.answer: Callable[[ReportBatch], int] = lambda _batch: 204
-        self.batches: list[ReportBatch] = []
-        self.authorization: list[str | None] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                batch = ReportBatch.model_validate_json(body)
-                outer.gate.wait(WITHIN_S)
-                outer.batches.append(batch)
-                outer.authorization.append(self.headers["Authorization"])
-                self.send_response(outer.answer(batch))
-                self.end_headers()
-
-            def log_message(self, *_args: Any) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}/v1/reports"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def seqs(self) -> list[int]:
-        return [report.seq for batch in self.batches for report in batch.reports]
-
-    def close(self) -> None:
-        self.gate.set()
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server() -> Iterator[ReportServer]:
+    server = ReportServer()
     yield server
     server.close()
 
@@ -92,7 +51,7 @@ def spooled(path: Path) -> list[Report]:
 
 
 def test_reports_arrive_in_order_with_the_token_and_stay_in_the_spool(
-    tmp_path: Path, server: Server
+    tmp_path: Path, server: ReportServer
 ) -> None:
     path = tmp_path / "spool" / "rank-00003.jsonl"
     reporter = Reporter(path, 3, Destination(server.url, "s3cret"))
@@ -118,7 +77,7 @@ def test_a_server_that_comes_up_late_gets_everything_in_order(tmp_path: Path) ->
     reporter = Reporter(tmp_path / "s.jsonl", 3, Destination(f"http://127.0.0.1:{port}/"))
     for seq in range(1, 4):
         reporter.send(progress(seq))
-    server = Server(port)
+    server = ReportServer(port)
     try:
         reporter.send(failure(4))
         assert reporter.close(WITHIN_S)
@@ -135,7 +94,7 @@ def test_a_server_that_is_away_leaves_the_last_word_to_the_spool(tmp_path: Path)
     assert spooled(path) == [failure(1)]
 
 
-def test_after_errors_the_same_reports_are_sent_again(tmp_path: Path, server: Server) -> None:
+def test_after_errors_the_same_reports_are_sent_again(tmp_path: Path, server: ReportServer) -> None:
     answers = iter([500, 503, 404])
     server.answer = lambda _batch: next(answers, 204)
     reporter = Reporter(tmp_path / "s.jsonl", 3, Destination(server.url))
@@ -144,7 +103,7 @@ def test_after_errors_the_same_reports_are_sent_again(tmp_path: Path, server: Se
     assert server.seqs() == [1, 1, 1, 1]
 
 
-def test_a_slow_server_does_not_slow_the_run(tmp_path: Path, server: Server) -> None:
+def test_a_slow_server_does_not_slow_the_run(tmp_path: Path, server: ReportServer) -> None:
     server.gate.clear()
     reporter = Reporter(tmp_path / "s.jsonl", 3, Destination(server.url))
     for seq in range(1, 200):
@@ -159,7 +118,9 @@ def test_a_slow_server_does_not_slow_the_run(tmp_path: Path, server: Server) -> 
 
 
 @pytest.mark.parametrize("status", [401, 409, 410])
-def test_an_attempt_that_is_not_current_stops(tmp_path: Path, server: Server, status: int) -> None:
+def test_an_attempt_that_is_not_current_stops(
+    tmp_path: Path, server: ReportServer, status: int
+) -> None:
     server.answer = lambda _batch: status
     reporter = Reporter(tmp_path / "s.jsonl", 3, Destination(server.url))
     reporter.check()
@@ -180,7 +141,9 @@ def test_an_attempt_that_is_not_current_stops(tmp_path: Path, server: Server, st
     assert len(spooled(tmp_path / "s.jsonl")) == 2
 
 
-def test_one_refused_report_does_not_hold_up_the_others(tmp_path: Path, server: Server) -> None:
+def test_one_refused_report_does_not_hold_up_the_others(
+    tmp_path: Path, server: ReportServer
+) -> None:
     server.answer = lambda batch: 422 if any(r.seq == 3 for r in batch.reports) else 204
     server.gate.clear()
     reporter = Reporter(tmp_path / "s.jsonl", 3, Destination(server.url))
@@ -200,7 +163,7 @@ def test_one_refused_report_does_not_hold_up_the_others(tmp_path: Path, server: 
 
 
 def test_a_spool_is_continued_without_a_torn_line_and_old_reports_are_not_posted(
-    tmp_path: Path, server: Server
+    tmp_path: Path, server: ReportServer
 ) -> None:
     path = tmp_path / "s.jsonl"
     first = Reporter(path, 3, None)
@@ -217,7 +180,7 @@ def test_a_spool_is_continued_without_a_torn_line_and_old_reports_are_not_posted
     assert server.seqs() == [3]
 
 
-def test_large_reports_go_in_several_posts(tmp_path: Path, server: Server) -> None:
+def test_large_reports_go_in_several_posts(tmp_path: Path, server: ReportServer) -> None:
     server.gate.clear()
     reporter = Reporter(tmp_path / "s.jsonl", 3, Destination(server.url))
     for seq in range(1, 6):

@@ -14,6 +14,7 @@ from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import Failure, Hello, NodeTiming, PlanReady, Progress, Result
 from evaluator.contract.states import FailureReason
 from evaluator.errors import EvaluatorError
+from tests.support.report_server import ReportServer
 from tests.support.runs import (
     make_spec,
     read_spool,
@@ -150,11 +151,6 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
             r"\(1 empty, 1 too_short\)",
         ),
         (
-            {"documents": ["ab\ud800"]},
-            FailureReason.DATA_ENCODING,
-            r"data\.documents\[0\]: character 2",
-        ),
-        (
             {"documents": ["a"], "scoring": LM_EVAL | {"window": POSITIONS + 1}},
             FailureReason.WINDOW_TOO_LONG,
             rf"window is {POSITIONS + 1}, but the model has {POSITIONS} positions",
@@ -183,7 +179,6 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
     ids=[
         "empty",
         "too short",
-        "surrogate",
         "window",
         "stride",
         "no data",
@@ -207,6 +202,14 @@ def test_a_missing_field_names_the_line(tiny: Path, tmp_path: Path) -> None:
     failure = failure_of(spec, tmp_path / "run")
     assert failure.reason is FailureReason.FIELD_MISSING
     assert "line 2 of" in failure.message
+
+
+def test_half_a_surrogate_pair_names_the_line(tiny: Path, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "ab\ud800"}])
+    spec = make_spec(tiny, data={"kind": "jsonl", "path": str(path)})
+    failure = failure_of(spec, tmp_path / "run")
+    assert failure.reason is FailureReason.DATA_ENCODING
+    assert f"line 2 of {path}: character 2" in failure.message
 
 
 def test_a_tokenizer_of_another_model_is_told(tiny: Path, tmp_path: Path) -> None:
@@ -259,6 +262,20 @@ def test_finished_work_of_another_plan_or_model_is_refused(
     failure = failure_of(make_spec(copy, [words(60)], **finished), tmp_path / "weights")
     assert failure.reason is FailureReason.PLAN_MISMATCH
     assert f"belong to the model {first.model_digest}" in failure.message
+
+
+def test_a_run_that_is_no_longer_wanted_stops(tiny: Path, tmp_path: Path) -> None:
+    server = ReportServer()
+    server.answer = lambda _batch: 410
+    # More work than anybody would wait for.
+    scoring = {"convention": "hf-strided", "window": 128, "stride": 1, "batch_tokens": 128}
+    spec = make_spec(tiny, [words(20_000)], scoring=scoring, report_url=server.url)
+    try:
+        failure = failure_of(spec, tmp_path)
+    finally:
+        server.close()
+    assert failure.reason is FailureReason.SUPERSEDED
+    assert not any(isinstance(report, Result) for report in read_spool(tmp_path))
 
 
 def test_a_run_with_nothing_left_to_score_gives_the_result(tiny: Path, tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""Where in a document a validation error is; the one place that knows how pydantic tells it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+_KEY = "[key]"
+"""What pydantic appends when the name of a member is wrong, not its value."""
+
+Location = Sequence[str | int]
+
+
+def place_in(document: Any, location: Location, *, is_missing: bool) -> tuple[str | int, ...]:
+    """Return the way from the top of a document to what is wrong.
+
+    Pydantic's location has the tag of every discriminated union on the way, which no part of the
+    document is called by. A tag is the value of a member, so it is told by walking the document.
+
+    Args:
+        document: the JSON document that was validated.
+        location: of the error.
+        is_missing: the last part is the name of a member that is not there.
+    """
+    parts = tuple(location)
+    if parts and parts[-1] == _KEY:
+        parts = parts[:-1]
+    found = _walk(document, parts, is_missing=is_missing)
+    return parts if found is None else found
+
+
+def _walk(value: Any, parts: Location, *, is_missing: bool) -> tuple[str | int, ...] | None:
+    """Return the parts that lead on from `value`, null where they lead nowhere."""
+    if not parts:
+        return ()
+    head, rest = parts[0], parts[1:]
+    if _has(value, head):
+        found = _walk(value[head], rest, is_missing=is_missing)
+        if found is not None:
+            return (head, *found)
+    if is_missing and not rest:
+        return (head,) if isinstance(value, dict) and head not in value else None
+    if isinstance(value, dict) and isinstance(head, str) and head in value.values():
+        return _walk(value, rest, is_missing=is_missing)
+    return None
+
+
+def _has(value: Any, part: str | int) -> bool:
+    if isinstance(value, dict):
+        return part in value
+    return isinstance(value, list) and isinstance(part, int) and 0 <= part < len(value)

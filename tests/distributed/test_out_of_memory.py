@@ -1,0 +1,45 @@
+"""A batch that does not fit, in a process whose memory is really limited."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from evaluator.contract.reports import Failure
+from evaluator.contract.states import FailureReason
+from tests.support.runs import ROOT, make_spec, read_spool
+from tests.support.tiny import save_tiny, words
+
+SCRIPT = """
+import resource, sys
+from pathlib import Path
+import torch, transformers.models.llama.modeling_llama
+from evaluator.contract.launch import LaunchSpec
+from tests.support.runs import run_here
+
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + 300_000_000
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+run_here(LaunchSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2]))
+"""
+
+
+def test_a_batch_that_does_not_fit_says_so_and_how_to_go_on(tmp_path: Path) -> None:
+    model = save_tiny(tmp_path / "model")
+    scoring = {"convention": "lm-eval", "window": 128, "batch_tokens": 2**22}
+    spec = make_spec(model, [words(100_000)], scoring=scoring)
+    spec_path = tmp_path / "job.json"
+    spec_path.write_text(spec.model_dump_json())
+    run_dir = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(spec_path), str(run_dir)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    failures = [report for report in read_spool(run_dir) if isinstance(report, Failure)]
+    assert [failure.reason for failure in failures] == [FailureReason.OUT_OF_MEMORY], done.stderr
+    message = failures[0].message
+    assert "rank 0 ran out of memory in batch 0" in message
+    assert "smaller scoring.batch_tokens" in message
