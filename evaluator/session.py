@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from evaluator.contract import CONTRACT_VERSION
+from evaluator.contract.data import HubData, InlineData, KnownData
 from evaluator.contract.env import SPOOL_DIR, spool_name
-from evaluator.contract.launch import HubData, HubModel, InlineData, LaunchSpec
+from evaluator.contract.launch import HubModel, LaunchSpec
 from evaluator.contract.places import place_in
 from evaluator.contract.reports import Result
 from evaluator.errors import ContractMismatch, EvaluatorError, SpecInvalid
@@ -68,7 +69,7 @@ def _with_absolute_paths(spec: LaunchSpec) -> LaunchSpec:
         update={
             name: source.model_copy(update={"path": str(Path(source.path).absolute())})
             for name, source in sources.items()
-            if not isinstance(source, HubModel | HubData | InlineData)
+            if not isinstance(source, HubModel | HubData | KnownData | InlineData)
         }
     )
 

@@ -2,17 +2,19 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.contract.data import InlineData, Sample
+from evaluator.contract.data import InlineData, JsonlData, Sample
 from evaluator.data import read_documents, usual_join
 from evaluator.data.detokenise import tighten, wikitext
 from evaluator.data.document import Document
 from evaluator.data.selection import join_documents, sample_documents
+from tests.support.runs import write_jsonl
 
 
 def read(documents: list[str], **fields: Any) -> list[Document]:
@@ -78,11 +80,16 @@ def test_the_usual_join_is_that_of_request_or_known_set() -> None:
     assert usual_join(InlineData(kind="inline", documents=("a",), join="")) == ""
 
 
-def test_half_pairs_are_replaced_and_counted_on_request() -> None:
-    (found,) = read(["a\ud800b\udfff\U0001f600"], errors="replace")
+def test_half_pairs_are_replaced_and_counted_on_request(tmp_path: Path) -> None:
+    def read_lines(*documents: str, **fields: Any) -> list[Document]:
+        path = write_jsonl(tmp_path / "a.jsonl", [{"text": document} for document in documents])
+        source = JsonlData.model_validate({"kind": "jsonl", "path": str(path), **fields})
+        return list(read_documents(source))
+
+    (found,) = read_lines("a\ud800b\udfff\U0001f600", errors="replace")
     assert found.text == "a\ufffdb\ufffd\U0001f600"
     assert found.num_replaced == 2
-    (joined,) = read(["\ud800", "x", "\udc00\ufffd"], errors="replace", join=" ")
+    (joined,) = read_lines("\ud800", "x", "\udc00\ufffd", errors="replace", join=" ")
     assert (joined.text, joined.num_replaced) == ("\ufffd x \ufffd\ufffd", 2)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from evaluator.contract.launch import FolderModel, LaunchSpec, TextData
+from evaluator.contract.data import TextData
+from evaluator.contract.launch import FolderModel, LaunchSpec
 from evaluator.contract.reports import Hello
 from evaluator.errors import Communication, ContractMismatch, SpecInvalid
 from evaluator.log import JsonLines
