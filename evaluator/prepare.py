@@ -198,6 +198,11 @@ def text_warnings(text: Text, loaded: LoadedModel) -> tuple[str, ...]:
     warnings = []
     if used.prefix != "bos" and adds_bos(loaded.tokenizer):
         warnings.append("the tokenizer begins texts with BOS, but this run scored without it")
+    num_doubled = sum(d.ids[0] == used.prefix_token_id for d in text.documents.values())
+    if used.prefix == "bos" and num_doubled:
+        warnings.append(
+            f"{num_doubled} documents begin with BOS themselves: it was scored, after the prefix"
+        )
     num_tokens = text.size.num_tokens + (used.prefix != "none")
     if used.convention == "llama.cpp" and num_tokens < 2 * used.window:
         warnings.append(

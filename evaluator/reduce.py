@@ -73,6 +73,8 @@ def value_warnings(value: Perplexity, vocabulary_size: int) -> tuple[str, ...]:
             f"the token perplexity is above the vocabulary size of {vocabulary_size}: the model "
             f"does worse than guessing; check weights, tokenizer and prefix token"
         )
+    if value.word_perplexity is None:
+        warnings.append("the word perplexity exceeds float64 and is null; the nll is kept")
     return tuple(warnings)
 
 

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from urllib.parse import urljoin
 
 import typer
@@ -20,10 +20,13 @@ from app.cli.options import (
     write_json,
 )
 from app.cli.watch import watch_to_end
+from evaluator.contract.known import KnownName
 
 Json = dict[str, Any]
 
-_DATA_KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
+_DATA_KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+_WITHOUT_FIELD = ("text", "folder")
+_KNOWN_NAMES = get_args(KnownName)
 
 _FILE, _MODEL, _DATA = "What to do", "Model", "Text"
 _SCORING, _LAUNCH, _REST = "Scoring", "Launch", "Limits and words"
@@ -62,13 +65,17 @@ RevisionOption = Annotated[
 ]
 DataOption = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="A .txt, .jsonl or .parquet file.", rich_help_panel=_DATA),
+    typer.Option(
+        metavar="PATH",
+        help="A .txt, .jsonl, .csv or .parquet file, a folder/, or a known set such as wikitext-2.",
+        rich_help_panel=_DATA,
+    ),
 ]
 FieldOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The field that holds the text, in .jsonl and .parquet (text).",
+        help="The field that holds the text, in .jsonl, .csv and .parquet (text).",
         rich_help_panel=_DATA,
     ),
 ]
@@ -263,16 +270,27 @@ def data_source(
         if field is not None:
             refuse("--field needs --data")
         return {"kind": "inline", "documents": texts} if texts else None
+    if path in _KNOWN_NAMES:
+        return {"kind": "known", "name": path}
+    kind = _data_kind(path)
+    if kind in _WITHOUT_FIELD and field is not None:
+        refuse("--field is for .jsonl, .csv and .parquet; a text file is one document")
+    return {"kind": kind, "path": as_server_sees(path, server), "field": field}
+
+
+def _data_kind(path: str) -> str:
+    """Return the kind of source that a path names, or end with exit code 2."""
     kind = _DATA_KINDS.get(Path(path).suffix.lower())
+    if kind is None and (path.endswith("/") or Path(path).expanduser().is_dir()):
+        return "folder"
     if kind is None:
         refuse(
-            f"{path!r} does not tell its kind: name it *.txt, *.jsonl or *.parquet, or give the "
-            "kind in a job file (--file)",
+            f"{path!r} does not tell its kind: name it *.txt, *.jsonl, *.csv or *.parquet, end a "
+            f"folder with /, take a known set ({', '.join(_KNOWN_NAMES)}), or give the kind in a "
+            "job file (--file)",
             option="--data",
         )
-    if kind == "text" and field is not None:
-        refuse("--field is for .jsonl and .parquet; a .txt file is one document")
-    return {"kind": kind, "path": as_server_sees(path, server), "field": field}
+    return kind
 
 
 def as_server_sees(path: str, server: str) -> str:

@@ -96,6 +96,23 @@ def test_convention_follows(
     JobRequest.model_validate(sent[0])
 
 
+@pytest.mark.parametrize(
+    ("options", "data"),
+    [
+        ("--data a.csv --field body", {"kind": "csv", "path": "a.csv", "field": "body"}),
+        ("--data texts/", {"kind": "folder", "path": "texts/"}),
+        ("--data wikitext-2", {"kind": "known", "name": "wikitext-2"}),
+    ],
+    ids=["csv", "folder", "known"],
+)
+def test_data_tells_its_kind(
+    sent: list[dict[str, Any]], options: str, data: dict[str, Any]
+) -> None:
+    assert run("--model", "m", *options.split()) == 0
+    assert sent[0]["data"] == data
+    JobRequest.model_validate(sent[0])
+
+
 def test_options_change_a_file(sent: list[dict[str, Any]], tmp_path: Path) -> None:
     written = {
         "model": {"kind": "hub", "name": "old"},
@@ -137,7 +154,7 @@ def test_path_that_is_here_is_absolute_for_a_server_that_is_here(
     [
         "--data a.txt",
         "--model m",
-        "--model m --data a.csv",
+        "--model m --data a.xml",
         "--model m --data a.txt --text x",
         "--model m --hub h --text x",
         "--model m --revision r --text x",
