@@ -20,7 +20,7 @@ from app.cli.options import (
     write_json,
 )
 from app.cli.watch import watch_to_end
-from evaluator.contract.known import KnownName
+from evaluator.contract.data import KnownName
 
 Json = dict[str, Any]
 
