@@ -62,7 +62,7 @@ def test_the_number_survives_everything(server: Server, documents: list[str]) ->
 
     # Four ranks, one of them killed half way: the second attempt scores the rest.
     job_id = server.submit(request(documents, 4))
-    half_way(server, job_id)
+    num_known = half_way(server, job_id)["progress"]["num_batches_done"]
     ranks = [pid for pid, command in server.processes().items() if " -u -m evaluator" in command]
     assert len(ranks) == 4, server.processes()
     os.kill(ranks[-1], signal.SIGKILL)
@@ -70,7 +70,11 @@ def test_the_number_survives_everything(server: Server, documents: list[str]) ->
     assert total(killed) == total(clean)
     assert [each["reason"] for each in killed["attempts"]] == ["rank_died", None]
     assert "killed by signal 9" in killed["attempts"][0]["message"]
-    assert 0 < killed["result"]["num_batches_resumed"] < num_batches
+    assert num_known <= killed["result"]["num_batches_resumed"] < num_batches
+    scored_by = killed["result"]["scored_by"]
+    assert {each["attempt"] for each in scored_by} == {1, 2}
+    num_windows = sum(each["num_windows"] for each in scored_by)
+    assert num_windows == killed["result"]["plan"]["num_windows"]
 
     # Two ranks, the server killed in the middle and started again: the launch goes on.
     job_id = server.submit(request(documents, 2))

@@ -71,7 +71,7 @@ def test_a_certain_next_token_costs_nothing_and_a_shift_by_one_costs_all(copy: P
     shifted = run_here(spec, copy.parent / "shifted").perplexity
     # A unit vector has norm 1 of 32: the bet's logit is 5 * sqrt(32) = 28.3, all others are 0.
     assert right.token_perplexity == pytest.approx(1, abs=1e-6)
-    assert shifted.mean_nll_nats == pytest.approx(5 * math.sqrt(32), rel=1e-5)
+    assert shifted.mean_nll_nats == pytest.approx(5 * math.sqrt(32), rel=1e-4)
 
 
 # float64 values of a Llama written out in numpy, of the weights and texts below.
