@@ -4,12 +4,17 @@ import platform
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-PACKAGES = {"torch": "torch", "transformers": "transformers", "evaluator": "assay"}
+PACKAGES = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "tokenizers": "tokenizers",
+    "evaluator": "assay",
+}
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Of python, torch, transformers and the evaluator."""
+    """Of python, the libraries that a figure depends on, and the evaluator."""
     return {
         "python": platform.python_version(),
         **{name: _version(package) for name, package in PACKAGES.items()},

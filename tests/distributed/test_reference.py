@@ -162,3 +162,18 @@ def test_smollm2_costs_the_same_with_two_threads_and_in_other_batches(
         result = run_here(spec, tmp_path / f"{num_threads}-{batch_tokens}")
         found.add((result.perplexity.nll_sum_nats.hex(), result.windows_digest))
     assert len(found) == 1
+
+
+@pytest.mark.smollm2
+def test_smollm2_does_better_with_longer_windows(smollm2: Path, tmp_path: Path) -> None:
+    text = "".join(topics[key] for key in sorted(topics))[:2000]
+    values = [
+        run_here(
+            make_spec(smollm2, [text], scoring=LM_EVAL | {"window": window}),
+            tmp_path / str(window),
+        ).perplexity
+        for window in (64, 128, 512)
+    ]
+    assert len({value.num_scored_tokens for value in values}) == 1
+    means = [value.mean_nll_nats for value in values]
+    assert means[0] > means[1] > means[2]

@@ -55,6 +55,18 @@ def test_the_worked_examples_are_right() -> None:
         assert figure in text, figure
 
 
+def test_every_test_that_stands_for_a_reported_fault_is_there() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (DOCS / "reported-faults.md").read_text())
+    tests = DOCS.parent / "tests"
+    gone = {
+        f"{file}::{name}"
+        for file, name in named
+        if f"def {name}(" not in (tests / file).read_text()
+    }
+    assert named
+    assert gone == set()
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     root = DOCS.parent
     pages = [*root.glob("*.md"), *DOCS.glob("*.md"), *root.glob("migrations/*.md")]
