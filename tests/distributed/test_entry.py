@@ -120,8 +120,8 @@ def test_under_torchrun_the_reason_is_the_last_line_of_the_rank(tmp_path: Path) 
     assert done.stdout == ""
     sentence = f"model_not_found: there is no model folder {tmp_path / 'none'}"
     assert sentence in done.stderr.splitlines()
-    # No traceback of the rank; torchrun shows the one that it got from the rank's error file.
-    before, summary, after = done.stderr.partition("Root Cause (first observed failure)")
+    # No traceback of a rank; torchrun shows those that it got from the ranks' error files.
+    by_ranks, summary, by_torchrun = done.stderr.partition("evaluator FAILED")
     assert summary
-    assert "there is no model folder" in after
-    assert "evaluator/session.py" not in before
+    assert "there is no model folder" in by_torchrun.partition("Root Cause")[2]
+    assert "evaluator/session.py" not in by_ranks
