@@ -64,9 +64,10 @@ $(TORCH_STAMP): $(VENV_STAMP)
 	$(PIP) install --quiet torch==$(TORCH_VERSION) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	@rm -f $(STAMPS)/torch-* $(LOCK_STAMP) && touch $@
 
+# The lock is complete, so pip need not look for dependencies; `pip check` below would notice.
 $(LOCK_STAMP): requirements.lock $(TORCH_STAMP)
 	@echo "Installing what requirements.lock names (about 300 MB)"
-	$(PIP) install --quiet --require-hashes -r requirements.lock
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements.lock
 	@touch $@
 
 $(PROJECT_STAMP): pyproject.toml $(LOCK_STAMP)
