@@ -26,16 +26,19 @@ def identity(text: Text, model_digest: str | None) -> dict[str, object]:
     return facts
 
 
-def agree(peers: Peers, rank: RankInfo, mine: dict[str, object]) -> None:
+def agree(peers: Peers, rank: RankInfo, mine: dict[str, object]) -> dict[str, object]:
     """Compare with rank 0.
+
+    Returns:
+        What rank 0 has, which is all of `FIELDS`.
 
     Raises:
         PlanMismatch: It names rank and field.
     """
     if rank.rank == 0:
         peers.publish("identity", json.dumps(mine))
-        return
-    theirs = json.loads(peers.read("identity", owner=0))
+        return mine
+    theirs: dict[str, object] = json.loads(peers.read("identity", owner=0))
     for field in FIELDS:
         if field in mine and mine[field] != theirs[field]:
             msg = (
@@ -43,9 +46,10 @@ def agree(peers: Peers, rank: RankInfo, mine: dict[str, object]) -> None:
                 f"{mine[field]} and {theirs[field]}; give all nodes the same files and versions"
             )
             raise PlanMismatch(msg)
+    return theirs
 
 
-def check_finished(spec: LaunchSpec, plan_digest: str, model_digest: str | None) -> None:
+def check_finished(spec: LaunchSpec, plan_digest: str, model_digest: str) -> None:
     """Refuse the work of earlier attempts where it was other work.
 
     Raises:
@@ -54,7 +58,7 @@ def check_finished(spec: LaunchSpec, plan_digest: str, model_digest: str | None)
     expected = {"plan": spec.finished_plan, "model": spec.finished_model}
     found = {"plan": plan_digest, "model": model_digest}
     for field, digest in expected.items():
-        if digest is not None and found[field] is not None and digest != found[field]:
+        if digest is not None and digest != found[field]:
             msg = (
                 f"the finished batches belong to the {field} {digest}, but now it is "
                 f"{found[field]}: data, tokenizer, model or request changed; start a new job"

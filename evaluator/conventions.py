@@ -16,7 +16,7 @@ from evaluator.contract.scoring import (
     LmEvalScoring,
     Scoring,
 )
-from evaluator.errors import WindowTooLong
+from evaluator.errors import SpecInvalid, WindowTooLong
 from evaluator.tokens import Prefix, adds_bos, choose_prefix
 from evaluator.windows import PrefixPlace, WindowRule
 
@@ -157,10 +157,11 @@ def _hf_strided(scoring: HfStridedScoring, context: _Context) -> Convention:
             f"scoring.stride is {stride}, above the window of {window} less the prefix in it; "
             f"tokens would be left out"
             if room < window
-            else f"scoring.stride is {stride}, above the window of {window}; "
-            f"tokens would be left out"
+            else f"scoring.stride is {stride}, above the window of {window}"
+            f"{' (the usual one for this model)' if scoring.window is None else ''}; "
+            f"tokens would be left out: give a larger scoring.window or a smaller stride"
         )
-        raise WindowTooLong(msg)
+        raise SpecInvalid(msg)
     definition = (
         f"Windows of up to {window} tokens start every {stride} tokens of a document; each "
         f"scores the tokens after the end of the one before, given those before them in the "
@@ -239,7 +240,8 @@ def resolve_convention(
         join: Text between documents, where the request joins them.
 
     Raises:
-        WindowTooLong: The window does not fit the model, or the stride not the window.
+        WindowTooLong: The window does not fit the model.
+        SpecInvalid: The stride does not fit the window.
         TokenizerMismatch: The asked prefix token is not there.
     """
     kind = type(scoring)

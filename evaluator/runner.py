@@ -38,8 +38,8 @@ class Setup:
     """What a rank has once it can score."""
 
     model: LoadedModel
-    model_digest: str | None
-    """None where the rank that leads the node has read it."""
+    model_digest: str
+    """As rank 0 has it."""
     text: Text
     cut: Cut
 
@@ -105,12 +105,12 @@ class Run:
         if self.rank.rank == 0:
             self.narrator.plan_ready(text.plan.facts, model_digest)
         with self.clock.measure("wait"):
-            agree(peers, self.rank, identity(text, model_digest))
+            agreed = agree(peers, self.rank, identity(text, model_digest))
             peers.form_group(device)
         self.narrator.enter("warm_up")
         with self.clock.measure("warm_up"):
             cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
-        return Setup(model=weights.loaded, model_digest=model_digest, text=text, cut=cut)
+        return Setup(model=weights.loaded, model_digest=str(agreed["model"]), text=text, cut=cut)
 
     def _read_finished(self, setup: Setup) -> list[LedgerEntry]:
         if self.spec.finished_path is None:
@@ -168,7 +168,6 @@ class Run:
         resumed: list[LedgerEntry],
         added: list[list[LedgerEntry]],
     ) -> Result:
-        assert setup.model_digest is not None, "rank 0 leads its node"
         ledger = join_ledgers(setup.text.plan, resumed, added)
         windows = scored_windows(ledger, setup.text.plan)
         value = measure(windows, setup.text.size)

@@ -21,7 +21,7 @@ from app.errors import ApiError, AttemptNotCurrent, ContractMismatch, TokenInval
 from app.ids import hash_token
 from app.jobs.ledger import agree, to_row
 from app.jobs.progress import progress
-from app.jobs.repository import add_event, forget_scores, load_job, move, utcnow
+from app.jobs.repository import add_event, load_job, move, utcnow
 from app.jobs.transitions import JobEvent
 from app.models import Attempt, Job, LedgerRow, Rank
 from evaluator.contract import CONTRACT_VERSION
@@ -102,7 +102,7 @@ class Absorber:
             case Hello():
                 _take_hello(session, job, attempt)
             case PlanReady():
-                await _take_plan(session, job, report)
+                _take_plan(session, job, report)
             case Progress():
                 ranks[report.rank].stage = report.stage
                 _take_timing(ranks, report.timing)
@@ -192,13 +192,17 @@ def _take_timing(ranks: dict[int, Rank], timing: RankTiming) -> None:
         ranks[timing.rank].timing = timing.model_dump(mode="json")
 
 
-async def _take_plan(session: AsyncSession, job: Job, report: PlanReady) -> None:
-    """Store plan and model; batches of another plan or model are of no use any more."""
+def _take_plan(session: AsyncSession, job: Job, report: PlanReady) -> None:
+    """Store plan and model, unless finished batches belong to others.
+
+    Every rank of such an attempt refuses to go on; who puts the old files back can retry.
+    """
     before = (job.plan and job.plan["digest"], job.model_digest)
     now = (report.plan.digest, report.model_digest)
-    if any(old and new and old != new for old, new in zip(before, now, strict=True)):
-        await forget_scores(session, job)
+    changed = any(old and new and old != new for old, new in zip(before, now, strict=True))
+    if changed and job.num_batches_done:
         add_event(session, job, "plan_changed", {"plan": now[0], "model": now[1]})
+        return
     job.plan = report.plan.model_dump(mode="json")
     job.model_digest = report.model_digest
 

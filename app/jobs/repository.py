@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import mark_changed
 from app.errors import JobNotFound
 from app.jobs.transitions import JobEvent, next_state
-from app.models import Attempt, Event, Job, JobLabel, LedgerRow, Rank
+from app.models import Attempt, Event, Job, JobLabel, Rank
 
 
 def utcnow() -> datetime:
@@ -92,12 +92,3 @@ async def load_labels(session: AsyncSession, job_ids: Sequence[str]) -> dict[str
     for label in (await session.scalars(query)).all():
         labels[label.job_id][label.key] = label.value
     return labels
-
-
-async def forget_scores(session: AsyncSession, job: Job) -> None:
-    """Drop the finished batches of a locked job whose plan no longer holds."""
-    await session.execute(delete(LedgerRow).where(LedgerRow.job_id == job.id))
-    job.plan = None
-    job.model_digest = None
-    job.num_batches_done = 0
-    job.num_scored_tokens_done = 0

@@ -317,7 +317,7 @@ def test_the_token_is_readable_by_its_owner_alone(run: Run) -> None:
     assert run.token not in (path.parent / "spec.json").read_text()
 
 
-async def test_batches_of_another_model_are_dropped_and_it_is_told(run: Run) -> None:
+async def test_another_model_is_told_and_what_is_finished_is_kept(run: Run) -> None:
     def planned(seq: int, digest: str) -> PlanReady:
         return PlanReady(rank=0, seq=seq, plan=plan_facts(), model_digest=f"sha256:{digest * 64}")
 
@@ -326,10 +326,19 @@ async def test_batches_of_another_model_are_dropped_and_it_is_told(run: Run) -> 
     second = await launch(run.parts)
     spec = (run.parts.settings.runs_dir / run.job_id / "2" / "spec.json").read_text()
     assert "sha256:" + "a" * 64 in spec
-    await second.send(hello(), planned(2, "b"), progress(3, 0))
-    record = await run.job()
-    assert record.job.num_batches_done == 1
+    refusal = Failure(rank=0, seq=3, reason=FailureReason.PLAN_MISMATCH, message="another model")
+    await second.send(hello(), planned(2, "b"), refusal)
+    await second.settler.settle(second.attempt_id, ENDED)
+    job = (await run.job()).job
+    assert (job.state, job.state_reason) == (JobState.FAILED, FailureReason.PLAN_MISMATCH)
+    assert (job.num_batches_done, job.model_digest) == (2, "sha256:" + "a" * 64)
     assert len(await run.events("plan_changed")) == 1
+    await run.parts.jobs.retry(run.job_id)
+    third = await launch(run.parts)
+    await third.send(hello(), planned(2, "a"), progress(3, 2), made_up_result(4, 0.6))
+    await third.settler.settle(third.attempt_id, ENDED)
+    job = (await run.job()).job
+    assert (job.state, job.num_batches_done) == (JobState.SUCCEEDED, 3)
 
 
 async def test_the_stage_is_that_of_the_most_advanced_rank_until_all_is_scored(run: Run) -> None:

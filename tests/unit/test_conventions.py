@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from evaluator.contract.reports import ScoringUsed
 from evaluator.contract.scoring import Scoring
 from evaluator.conventions import Convention, resolve_convention
-from evaluator.errors import TokenizerMismatch, WindowTooLong
+from evaluator.errors import SpecInvalid, TokenizerMismatch, WindowTooLong
 from tests.support.tiny import save_tokenizer
 
 SCORING: TypeAdapter[Scoring] = TypeAdapter(Scoring)
@@ -159,9 +159,9 @@ def test_strides(plain: Any) -> None:
     every: dict[str, Any] = {"window": 8, "prefix": "bos", "prefix_place": "every"}
     assert resolve(plain, convention="lm-eval", **every).used.stride == 7
     assert resolve(plain, convention="gptq", **every).used.stride == 7
-    with pytest.raises(WindowTooLong, match="stride is 8, above the window of 8 less the prefix"):
+    with pytest.raises(SpecInvalid, match="stride is 8, above the window of 8 less the prefix"):
         resolve(plain, convention="hf-strided", stride=8, **every)
-    with pytest.raises(WindowTooLong, match="stride is 9, above the window of 8"):
+    with pytest.raises(SpecInvalid, match="stride is 9, above the window of 8"):
         resolve(plain, convention="hf-strided", stride=9, max_positions=8)
 
 

@@ -25,7 +25,7 @@ def peers_of(num_ranks: int, stall_timeout_s: float = WITHIN_S) -> list[Peers]:
     ]
 
 
-def together(*bodies: Callable[[], None]) -> list[Exception | None]:
+def together(*bodies: Callable[[], object]) -> list[Exception | None]:
     """Run each body on a thread; what each raised."""
     raised: list[Exception | None] = [None] * len(bodies)
 
@@ -123,17 +123,18 @@ def test_ranks_that_agree_go_on_also_without_having_read_the_weights() -> None:
     first, second = peers_of(2)
     mine = facts()
     del mine["model"]
+    agreed: list[object] = []
     raised = together(
         lambda: agree(first, RankInfo(rank=0, world_size=2), facts()),
-        lambda: agree(second, RankInfo(rank=1, world_size=2), mine),
+        lambda: agreed.append(agree(second, RankInfo(rank=1, world_size=2), mine)),
     )
     assert raised == [None, None]
+    assert agreed == [facts()]  # so that this rank knows the model too
 
 
 def test_finished_work_is_taken_only_for_the_same_plan_and_model() -> None:
     spec = make_spec(Path("m"), ["a"], finished_plan=A, finished_model=B)
     check_finished(spec, A, B)
-    check_finished(spec, A, None)
     with pytest.raises(PlanMismatch, match="belong to the plan"):
         check_finished(spec, B, B)
     with pytest.raises(PlanMismatch, match="belong to the model"):

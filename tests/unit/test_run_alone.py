@@ -157,7 +157,7 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
         ),
         (
             {"documents": ["a"], "scoring": {"convention": "hf-strided", "stride": POSITIONS + 1}},
-            FailureReason.WINDOW_TOO_LONG,
+            FailureReason.SPEC_INVALID,
             rf"stride is {POSITIONS + 1}, above the window of {POSITIONS}",
         ),
         (
