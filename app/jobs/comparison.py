@@ -270,7 +270,8 @@ def summarise(pairing: Pairing, differs: Sequence[Difference] = ()) -> Compariso
         ties=ties,
         sign_test=SignTest(*signs, sign_test(signs[0], signs[1])),
         differs=list(differs),
-        sentence=_sentence(difference / scale, interval, _count_of(len(clusters), unit)),
+        sentence=_sentence(difference / scale, interval, _count_of(len(clusters), unit))
+        + _left_out(pairing.num_unpaired_documents),
     )
 
 
@@ -337,6 +338,13 @@ def _exp_of_ends(interval: tuple[float, float] | None, scale: float) -> tuple[fl
         return None
     low, high = exp_or_none(interval[0] / scale), exp_or_none(interval[1] / scale)
     return None if low is None or high is None else (low, high)
+
+
+def _left_out(num_documents: int) -> str:
+    """Say it where the comparison is of less than was scored."""
+    if not num_documents:
+        return ""
+    return f" Left out: {_count_of(num_documents, 'documents')} that only one of the jobs scored."
 
 
 def _sentence(nats: float, interval: tuple[float, float] | None, clusters: str) -> str:

@@ -112,6 +112,7 @@ def test_documents_of_one_job_alone_are_left_out_and_counted() -> None:
     assert (found.difference, found.standard_error, found.interval_95) == (0.25, None, None)
     assert found.perplexity_ratio_interval_95 is None
     assert "from 1 document no error can be given" in found.sentence
+    assert found.sentence.endswith("Left out: 2 documents that only one of the jobs scored.")
     with pytest.raises(NotComparable, match="no scored document in common"):
         compare(side(THREE), side([record(7, 0, 1, 1.0, 1)]))
 
