@@ -11,7 +11,7 @@ from app.models import LedgerRow
 from evaluator.contract.reports import LedgerEntry
 from evaluator.contract.states import JobState
 from tests.api.factories import submit
-from tests.api.test_report_store import (
+from tests.api.played import (
     ENDED,
     Run,
     entry,

@@ -19,7 +19,7 @@ from app.main import create_app
 from app.settings import Settings
 from evaluator.contract import CONTRACT_VERSION
 from tests.api.factories import claim, submit
-from tests.api.test_report_store import hello, progress
+from tests.api.played import hello, progress
 from tests.support.server import Server
 
 if TYPE_CHECKING:
