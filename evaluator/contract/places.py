@@ -16,7 +16,7 @@ def place_in(document: Any, location: Location, *, is_missing: bool) -> tuple[st
     document is called by. A tag is the value of a member, so it is told by walking the document.
 
     Args:
-        document: the JSON document that was validated.
+        document: the JSON document that was validated; null where it is not at hand.
         location: of the error.
         is_missing: the last part is the name of a member that is not there.
     """
@@ -24,7 +24,9 @@ def place_in(document: Any, location: Location, *, is_missing: bool) -> tuple[st
     if parts and parts[-1] == _KEY:
         parts = parts[:-1]
     found = _walk(document, parts, is_missing=is_missing)
-    return parts if found is None else found
+    if found is not None:
+        return found
+    return parts if document is None else _as_far_as_it_goes(document, parts)
 
 
 def _walk(value: Any, parts: Location, *, is_missing: bool) -> tuple[str | int, ...] | None:
@@ -41,6 +43,13 @@ def _walk(value: Any, parts: Location, *, is_missing: bool) -> tuple[str | int, 
     if isinstance(value, dict) and isinstance(head, str) and head in value.values():
         return _walk(value, rest, is_missing=is_missing)
     return None
+
+
+def _as_far_as_it_goes(value: Any, parts: Location) -> tuple[str | int, ...]:
+    """Return the parts that are there: a value that stands for a larger one has no members."""
+    if not parts or not _has(value, parts[0]):
+        return ()
+    return (parts[0], *_as_far_as_it_goes(value[parts[0]], parts[1:]))
 
 
 def _has(value: Any, part: str | int) -> bool:

@@ -98,7 +98,9 @@ TIMING = {"rank": 0, "local_rank": 0, "node_rank": 0}
                 "type": "progress",
                 "stage": "score",
                 "timing": TIMING,
-                "entries": [{"batch": 0, "nll_nats": [1.5], "num_scored": []}],
+                "entries": [
+                    {"batch": 0, "nll_nats": [1.5], "nll_squares": [2.5], "num_scored": []}
+                ],
             },
             {"/reports/0/entries/0": True},
         ),

@@ -65,7 +65,7 @@ async def test_inline_documents_come_back_as_they_were_sent(client: httpx.AsyncC
         ({"data": {"kind": "csv", "path": "none.csv"}}, "data_not_found", "/data/path"),
         ({"data": {"kind": "known", "name": "wikitext-2"}}, "hub_disabled", "/data"),
         ({"data": "wikitext-2"}, "hub_disabled", "/data"),
-        ({"data": "wikitext-3"}, "invalid_request", "/data/name"),
+        ({"data": "wikitext-3"}, "invalid_request", "/data"),
         (
             {"data": {"kind": "csv", "path": "text.txt", "delimiter": '"'}},
             "invalid_request",

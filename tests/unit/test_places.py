@@ -19,6 +19,8 @@ from evaluator.contract.places import place_in
         ({"m": [{"t": "x", "n": [1, 2]}]}, ("m", 0, "x", "n", 1), False, ("m", 0, "n", 1)),
         ({"labels": {"": "x"}}, ("labels", "", "[key]"), False, ("labels", "")),
         ({"a": 1}, (), False, ()),
+        # A short form, which stands for a larger value.
+        ({"data": "wikitext-3"}, ("data", "known", "name"), False, ("data",)),
         (None, ("a", "b"), False, ("a", "b")),
     ],
 )
