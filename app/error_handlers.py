@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Scope
 
-from app.api.strict import RepeatedName
 from app.disk import disk_error
 from app.errors import (
     ApiError,
@@ -35,7 +34,8 @@ from app.errors import (
     TooManyStreams,
     UnsupportedMediaType,
 )
-from evaluator.contract.places import place_in
+from evaluator.contract.places import place_in, without_echoes
+from evaluator.contract.strict_json import RepeatedMember
 
 _log = logging.getLogger(__name__)
 
@@ -139,8 +139,8 @@ def _unreadable(cause: BaseException | None) -> str:
             return f"the body is not UTF-8: byte {cause.start} is wrong"
         case RecursionError():
             return "the body is nested too deeply"
-        case RepeatedName():
-            return f"the body has an object with {str(cause)!r} twice: send it once"
+        case RepeatedMember():
+            return f"the body has an object with {cause.name!r} twice: send it once"
         case ValueError():  # of JSON, only whole numbers beyond Python's limit
             return "the body has a whole number with too many digits"
     return "the body can't be read"
@@ -155,7 +155,7 @@ def _describe(places: Sequence[Mapping[str, str]], num_all: int) -> str:
 
 async def _on_validation_error(request: Request, error: RequestValidationError) -> Response:
     """Answer 422. Only place and message are taken over, never the input."""
-    found = error.errors()
+    found = without_echoes(error.errors())
     places = [_place(item, error.body) for item in found[:_PLACES_MAX]]
     return problem(request.scope, InvalidRequest(_describe(places, len(found))), places=places)
 

@@ -12,6 +12,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from evaluator.contract.base import MAX_COUNT
+from evaluator.contract.launch import CACHE_LIMIT_BYTES
+
 
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
@@ -49,6 +52,8 @@ class Settings(BaseSettings):
     """`postgresql://...` or `sqlite:///...`; null takes SQLite inside `state_dir`."""
     cache_dir: Path | None = None
     """Folder for converted weights and token ids, shared by jobs; null takes `state_dir/cache`."""
+    cache_limit_bytes: Annotated[int, Field(ge=1, le=MAX_COUNT)] = CACHE_LIMIT_BYTES
+    """Most bytes of token ids in `cache_dir`; what was not used for longest goes first."""
     model_roots: Roots = (Path("models"),)
     """Folders that models may be read from, separated by `:`."""
     data_roots: Roots = (Path("data"),)

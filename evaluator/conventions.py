@@ -98,6 +98,13 @@ def _usual_bos(scoring: Scoring, tokenizer: Any) -> Prefix:
     return choose_prefix("bos" if adds_bos(tokenizer) else "none", tokenizer)
 
 
+def _tail(scoring: Scoring) -> Literal["drop", "keep"] | None:
+    """What becomes of a last window that is not full, in conventions that have a rule for it."""
+    if isinstance(scoring, GptqScoring):
+        return scoring.tail
+    return "drop" if isinstance(scoring, LlamaCppScoring) else None
+
+
 def _used(
     scoring: Scoring,
     context: _Context,
@@ -127,6 +134,7 @@ def _used(
         prefix_place=place or "none",
         special_tokens=scoring.special_tokens,
         join=context.join,
+        tail=_tail(scoring),
         definition=definition + placed.format(text=text),
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluator.contract.launch import CACHE_LIMIT_BYTES
 from evaluator.data.document import Document, utf8_of
 from evaluator.data.long_text import LongDocument
 from evaluator.digests import IDS_START, TEXTS_START
@@ -43,6 +44,8 @@ def load_corpus(
     *,
     tokenizer_digest: str,
     cache_dir: Path,
+    cache_limit_bytes: int = CACHE_LIMIT_BYTES,
+    tick: Callable[[], None] = lambda: None,
 ) -> Corpus:
     """Tokenise a data set in its order, or take over what was tokenised before.
 
@@ -52,6 +55,8 @@ def load_corpus(
         special_tokens: Whether text such as `<s>` is text, or the token it looks like.
         tokenizer_digest: Digest of the tokenizer.
         cache_dir: Holds the cache.
+        cache_limit_bytes: Of the cache.
+        tick: Called often, so that others see that this goes on.
 
     Raises:
         DataEncoding: A text holds half a surrogate pair, which no UTF-8 can carry.
@@ -59,6 +64,7 @@ def load_corpus(
     """
     survey = _Survey()
     for document in open_documents():
+        tick()
         survey.add(document)
     if survey.held is not None:
         return tokenise(survey.held, tokenizer, special_tokens)
@@ -70,11 +76,11 @@ def load_corpus(
 
     key = entry_key(*survey.digests, tokenizer_digest, special_tokens)
     try:
-        entry = cached_entry(cache_dir / "tokens", key, make)
-    except OSError as error:
-        logger.warning(
-            "the token cache can't be used, so every rank tokenises: %s", error, exc_info=error
+        entry = cached_entry(
+            cache_dir / "tokens", key, make, max_bytes=cache_limit_bytes, tick=tick
         )
+    except OSError as error:
+        logger.warning("the token cache can't be used, so every rank tokenises: %s", error)
         entry = _in_memory(make())
     return survey.corpus(entry)
 

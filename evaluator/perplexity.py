@@ -7,8 +7,10 @@ There is one division at the end, and never an average of averages.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
+from evaluator.contract.blocks import blocks_of, windows_per_block
 from evaluator.contract.reports import Perplexity
 
 NORMAL_97_5 = 1.959963984540054
@@ -65,6 +67,7 @@ def measure(windows: Sequence[ScoredWindow], size: TextSize) -> Perplexity:
     num_scored = sum(window.num_scored for window in windows)
     mean = nll_sum_nats / num_scored
     unit, clusters = cluster_sums(windows)
+    block = windows_per_block(len(windows)) if unit == "blocks" else None
     error = clustered_standard_error(clusters)
     value = exp_or_none(mean)
     return Perplexity(
@@ -75,6 +78,7 @@ def measure(windows: Sequence[ScoredWindow], size: TextSize) -> Perplexity:
         mean_nll_standard_error=error,
         standard_error_clusters=unit,
         num_clusters=len(clusters),
+        windows_per_block=block,
         naive_standard_error=naive_standard_error(windows),
         bits_per_byte=nll_sum_nats / (math.log(2) * size.num_bytes),
         byte_perplexity=exp_or_none(nll_sum_nats / size.num_bytes),
@@ -95,23 +99,26 @@ def measure(windows: Sequence[ScoredWindow], size: TextSize) -> Perplexity:
 
 def cluster_sums(
     windows: Sequence[ScoredWindow],
-) -> tuple[Literal["documents", "windows"], list[ClusterSum]]:
-    """Sums per document where there are at least two, else per window.
+) -> tuple[Literal["documents", "blocks"], list[ClusterSum]]:
+    """Sums per document where there are at least two, else per block of consecutive windows.
 
-    Tokens of one document depend on each other, so they must not be taken as independent.
+    Tokens of one document depend on each other, so they must not be taken as independent; nor must
+    neighbouring windows.
     """
     by_document: dict[int, list[ScoredWindow]] = {}
     for window in windows:
         by_document.setdefault(window.document, []).append(window)
     if len(by_document) < 2:
-        return "windows", [ClusterSum(window.nll_nats, window.num_scored) for window in windows]
-    return "documents", [
-        ClusterSum(
-            math.fsum(window.nll_nats for window in members),
-            sum(window.num_scored for window in members),
-        )
-        for _, members in sorted(by_document.items())
-    ]
+        in_text_order = sorted(windows, key=attrgetter("begin"))
+        return "blocks", [_sum_of(block) for block in blocks_of(in_text_order)]
+    return "documents", [_sum_of(members) for _, members in sorted(by_document.items())]
+
+
+def _sum_of(windows: Sequence[ScoredWindow]) -> ClusterSum:
+    return ClusterSum(
+        math.fsum(window.nll_nats for window in windows),
+        sum(window.num_scored for window in windows),
+    )
 
 
 def clustered_standard_error(clusters: Iterable[ClusterSum]) -> float | None:

@@ -101,8 +101,13 @@ class Text:
         )
 
 
-def prepare_text(spec: LaunchSpec, loaded: LoadedModel, cache_dir: Path) -> Text:
-    """Read, tokenise, cut into windows, plan.
+def prepare_text(
+    spec: LaunchSpec,
+    loaded: LoadedModel,
+    cache_dir: Path,
+    tick: Callable[[], None] = lambda: None,
+) -> Text:
+    """Read, tokenise, cut into windows, plan; `tick` is called often while that takes long.
 
     Raises:
         EvaluatorError: As `read_documents`, `load_corpus` and `resolve_convention` say.
@@ -122,6 +127,8 @@ def prepare_text(spec: LaunchSpec, loaded: LoadedModel, cache_dir: Path) -> Text
         convention.used.special_tokens,
         tokenizer_digest=tokenizer_digest,
         cache_dir=cache_dir,
+        cache_limit_bytes=spec.cache_limit_bytes,
+        tick=tick,
     )
     check_ids(corpus, convention.prefix, loaded.num_rows)
     cut = _cut(corpus, convention)

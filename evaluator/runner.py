@@ -99,7 +99,7 @@ class Run:
             weights = load_weights(self.spec, device, cache_dir, digest=self.rank.leads_node)
         self.narrator.enter("tokenise")
         with self.clock.measure("tokenise"):
-            text = prepare_text(self.spec, weights.loaded, cache_dir)
+            text = prepare_text(self.spec, weights.loaded, cache_dir, self.narrator.tick)
         with self.clock.measure("load"):
             model_digest = weights.wait_for_digest()
         if self.rank.rank == 0:

@@ -13,6 +13,7 @@ from evaluator.contract.env import SPOOL_DIR, spool_name
 from evaluator.contract.launch import HubModel, LaunchSpec
 from evaluator.contract.places import place_in
 from evaluator.contract.reports import Result
+from evaluator.contract.strict_json import unique_members
 from evaluator.errors import ContractMismatch, EvaluatorError, SpecInvalid
 from evaluator.narrator import Narrator
 from evaluator.ranks import RankInfo
@@ -49,7 +50,7 @@ def read_spec(path: Path) -> LaunchSpec:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_members)
     except OSError as error:
         msg = f"the launch spec {path.absolute()} can't be read: {error.strerror or error}"
         raise SpecInvalid(msg) from error

@@ -25,17 +25,19 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.contract.launch import CACHE_LIMIT_BYTES
 from evaluator.digests import IDS_START
 from evaluator.pieces import Ids
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES = 32 * 2**30
-"""Of all entries together."""
 FORMAT = 1
 """Of an entry; another number makes old ones unused."""
 STALE_S = 86_400.0
 """A temporary file as old as this belongs to a run that was killed."""
+
+WAIT_S = 0.1
+"""Between two looks at a lock that another holds."""
 
 _SUFFIX = ".tokens"
 _BLOCK_BYTES = 1 << 20
@@ -89,7 +91,8 @@ def cached_entry(
     key: str,
     make: Callable[[], Iterable[TokenisedText]],
     *,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = CACHE_LIMIT_BYTES,
+    tick: Callable[[], None] = lambda: None,
 ) -> Entry:
     """The entry of a key; whoever comes first makes it, the others wait.
 
@@ -98,6 +101,7 @@ def cached_entry(
         key: From `entry_key`.
         make: Tokenises the texts.
         max_bytes: Of all entries; the one of this key stays even if it alone is larger.
+        tick: Called often while others are waited for, and for each text that is tokenised.
 
     Raises:
         OSError: The folder can't be written, or has no room.
@@ -106,11 +110,15 @@ def cached_entry(
     found = _open(path)
     if found is None:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f"{key}.lock"):
+        with _locked(folder / f"{key}.lock", tick):
             found = _open(path)
             if found is None:
+                if path.exists():
+                    logger.warning(
+                        "a damaged entry of the cache is replaced", extra={"path": str(path)}
+                    )
                 logger.info("tokenising into the cache", extra={"path": str(path)})
-                _make(path, make)
+                _make(path, lambda: _ticking(make(), tick))
                 found = _open(path)
                 _prune(folder, path, max_bytes)
     if found is None:
@@ -122,10 +130,32 @@ def cached_entry(
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, tick: Callable[[], None]) -> Iterator[None]:
     with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while not _try_lock(file):
+            tick()
+            time.sleep(WAIT_S)
         yield
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _ticking(texts: Iterable[TokenisedText], tick: Callable[[], None]) -> Iterator[TokenisedText]:
+    """The texts; `tick` is called for each piece of their ids."""
+    for text in texts:
+        yield text._replace(ids=_ticked(text.ids, tick))
+
+
+def _ticked(pieces: Iterable[Ids], tick: Callable[[], None]) -> Iterator[Ids]:
+    for ids in pieces:
+        tick()
+        yield ids
 
 
 class _Writer:
@@ -202,9 +232,6 @@ def _open(path: Path) -> Entry | None:
             size_bytes = os.fstat(file.fileno()).st_size
             tail = _read_tail(file, size_bytes)
             if tail is None or not _is_whole(file, size_bytes):
-                logger.warning(
-                    "a damaged entry of the cache is replaced", extra={"path": str(path)}
-                )
                 return None
             return _map(path, tail)
     except FileNotFoundError:

@@ -291,9 +291,12 @@ class ComparisonView(View):
     num_pairs: Number
     num_unpaired_documents: Number
     """Scored by one job only, and left out."""
-    clusters: Literal["documents", "windows"]
-    """What the error takes as independent of each other."""
+    clusters: Literal["documents", "blocks"]
+    """What the error takes as independent of each other: documents, or blocks of consecutive
+    windows where there is one document only."""
     num_clusters: Number
+    windows_per_block: Number | None
+    """The last block may have fewer; null where clusters are documents."""
     denominator: Number
     """Scored tokens, or bytes, of all pairs."""
     difference: float

@@ -14,17 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-
-class RepeatedName(ValueError):
-    """An object of the body has a member twice; the message is its name."""
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise RepeatedName(name)
-    return members
+from evaluator.contract.strict_json import unique_members
 
 
 class StrictRequest(Request):
@@ -34,9 +24,9 @@ class StrictRequest(Request):
         """Return the parsed body.
 
         Raises:
-            RepeatedName: an object has a name twice.
+            RepeatedMember: an object has a name twice.
         """
-        return json.loads(await self.body(), object_pairs_hook=_unique)
+        return json.loads(await self.body(), object_pairs_hook=unique_members)
 
 
 class StrictRoute(APIRoute):

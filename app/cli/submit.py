@@ -21,6 +21,7 @@ from app.cli.options import (
 )
 from app.cli.watch import watch_to_end
 from evaluator.contract.data import KnownName
+from evaluator.contract.strict_json import RepeatedMember, unique_members
 
 Json = dict[str, Any]
 
@@ -107,6 +108,22 @@ PrefixOption = Annotated[
         rich_help_panel=_SCORING,
     ),
 ]
+PrefixPlaceOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Where it stands: auto, first (of a text) or every (window).",
+        rich_help_panel=_SCORING,
+    ),
+]
+SpecialTokensOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLICY",
+        help="What <unk> in a text is: text, or parse for the token (text).",
+        rich_help_panel=_SCORING,
+    ),
+]
 BatchTokensOption = Annotated[
     int | None, typer.Option(min=2, help="Tokens in a forward.", rich_help_panel=_SCORING)
 ]
@@ -162,6 +179,8 @@ def submit(
     window: WindowOption = None,
     stride: StrideOption = None,
     prefix: PrefixOption = None,
+    prefix_place: PrefixPlaceOption = None,
+    special_tokens: SpecialTokensOption = None,
     batch_tokens: BatchTokensOption = None,
     ranks: RanksOption = None,
     nodes: NodesOption = None,
@@ -180,7 +199,8 @@ def submit(
     merge(request, "model", model_source(model, hub, revision, server), whole=True)
     merge(request, "data", data_source(data, field, text, server), whole=True)
     scoring = {"window": window, "stride": stride, "prefix": prefix, "batch_tokens": batch_tokens}
-    merge(request, "scoring", scoring | {"convention": convention})
+    texts = {"prefix_place": prefix_place, "special_tokens": special_tokens}
+    merge(request, "scoring", scoring | texts | {"convention": convention})
     layout = {"ranks_per_node": ranks, "nodes": nodes, "device": device, "dtype": dtype}
     merge(request, "launch", layout | {"threads_per_rank": threads})
     merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
@@ -212,9 +232,11 @@ def read_request(name: str) -> Json:
     """Return the JSON object in the file `name`, or in stdin where it is `-`."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        request = json.loads(text)
+        request = json.loads(text, object_pairs_hook=unique_members)
     except OSError as error:
         refuse(f"{name} can't be read: {error.strerror}", option="--file")
+    except RepeatedMember as error:
+        refuse(f"{name}: {error}", option="--file")
     except ValueError as error:
         refuse(f"{name} holds no JSON: {error}", option="--file")
     if not isinstance(request, dict):

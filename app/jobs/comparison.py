@@ -16,12 +16,13 @@ from typing import Literal, NamedTuple
 from app.errors import NotComparable
 from app.jobs.distributions import sign_test, student_t_97_5
 from app.jobs.windows import WindowTable
+from evaluator.contract.blocks import blocks_of, windows_per_block
 from evaluator.contract.reports import Result
 
 Measure = Literal["nats_per_token", "bits_per_byte"]
 Unit = Literal["window", "document"]
 
-_SHOWN = ("convention", "window", "stride", "prefix", "prefix_place")
+_SHOWN = ("convention", "window", "stride", "prefix", "prefix_place", "tail")
 _SHORT_DIGEST = len("sha256:") + 12
 
 
@@ -94,8 +95,9 @@ class Comparison:
     measure: Measure
     num_pairs: int
     num_unpaired_documents: int
-    clusters: Literal["documents", "windows"]
+    clusters: Literal["documents", "blocks"]
     num_clusters: int
+    windows_per_block: int | None
     denominator: int
     baseline: float
     candidate: float
@@ -257,6 +259,7 @@ def summarise(pairing: Pairing, differs: Sequence[Difference] = ()) -> Compariso
         num_unpaired_documents=pairing.num_unpaired_documents,
         clusters=unit,
         num_clusters=len(clusters),
+        windows_per_block=windows_per_block(len(pairing)) if unit == "blocks" else None,
         denominator=denominator,
         baseline=scale * math.fsum(pairing.baseline_nats) / denominator,
         candidate=scale * math.fsum(pairing.candidate_nats) / denominator,
@@ -289,15 +292,17 @@ def _signed(pairs: Iterable[Pair]) -> Iterator[float]:
         yield -each.baseline_nats
 
 
-def _clusters(pairing: Pairing) -> tuple[Literal["documents", "windows"], list[Cluster]]:
-    """Sum by document where there are two or more, else by window."""
+def _clusters(pairing: Pairing) -> tuple[Literal["documents", "blocks"], list[Cluster]]:
+    """Sum by document where there are two or more, else by block of consecutive windows."""
     is_one_document = pairing.document[0] == pairing.document[-1]
     if is_one_document and pairing.unit == "window":
-        return "windows", list(map(Cluster, pairing.difference_nats, pairing.size))
+        return "blocks", list(map(_cluster_of, blocks_of(list(pairing))))
     documents = (list(some) for _, some in groupby(pairing, key=attrgetter("document")))
-    return "documents", [
-        Cluster(math.fsum(_signed(some)), sum(each.size for each in some)) for some in documents
-    ]
+    return "documents", list(map(_cluster_of, documents))
+
+
+def _cluster_of(pairs: Sequence[Pair]) -> Cluster:
+    return Cluster(math.fsum(_signed(pairs)), sum(each.size for each in pairs))
 
 
 def clustered_standard_error(clusters: Sequence[Cluster]) -> float | None:

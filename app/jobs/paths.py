@@ -14,7 +14,7 @@ from app.errors import (
 )
 from app.settings import Settings
 from evaluator.contract.data import DataSource, FolderData, HubData, InlineData, KnownData
-from evaluator.contract.known import expand, mirror_files, mirror_folder
+from evaluator.contract.known import expand, mirror_files, mirror_folder, mirror_refuses
 from evaluator.contract.launch import FolderModel, HubModel, ModelSource
 
 _PICKLED_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -125,6 +125,9 @@ def _need_mirror_or_hub(data: HubData | KnownData, settings: Settings) -> None:
     source = expand(data) if isinstance(data, KnownData) else data
     if settings.allow_hub or mirror_files(settings.mirror_dir, source):
         return
+    if (refusal := mirror_refuses(settings.mirror_dir, source)) is not None:
+        msg = f"{refusal}, or start the server with ASSAY_ALLOW_HUB=true"
+        raise HubDisabled(msg, pointer="/data/revision")
     mirror = settings.mirror_dir or Path("$ASSAY_MIRROR_DIR")
     folder = mirror_folder(mirror, source) or mirror
     msg = (

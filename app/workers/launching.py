@@ -67,6 +67,7 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
         launch=request.launch.model_copy(update={"device": job.device}),
         run_dir=str(run_dir),
         cache_dir=str(settings.weights_dir),
+        cache_limit_bytes=settings.cache_limit_bytes,
         mirror_dir=str(settings.mirror_dir.absolute()) if settings.mirror_dir else None,
         finished_path=str(run_dir / FINISHED_FILE) if has_finished else None,
         finished_plan=job.plan["digest"] if has_finished and job.plan else None,

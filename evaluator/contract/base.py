@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Contract(BaseModel):
@@ -32,16 +32,25 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 """A short human word without control characters."""
 
 
-def _encodable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        msg = f"character {error.start} is half of a surrogate pair, which is no text"
-        raise ValueError(msg) from None
-    return text
+def encodable(value: object) -> object:
+    """The value, which is no text with half of a surrogate pair.
+
+    Goes before a type of text: a limit of length behind it would count items, not characters, and
+    one in front of it would refuse such a text without saying why.
+
+    Raises:
+        ValueError: It is.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            msg = f"character {error.start} is half of a surrogate pair, which is no text"
+            raise ValueError(msg) from None
+    return value
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
+Text = Annotated[str, BeforeValidator(encodable)]
 """Any text that UTF-8 can carry; JSON's escapes can write more than that."""
 
 PathText = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]

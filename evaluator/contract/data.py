@@ -4,7 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from evaluator.contract.base import Contract, HubName, Name, PathText, PositiveCount, Revision, Text
+from evaluator.contract.base import (
+    Contract,
+    HubName,
+    Name,
+    PathText,
+    PositiveCount,
+    Revision,
+    Text,
+    encodable,
+)
 
 KnownName = Literal["wikitext-2", "wikitext-103", "ptb", "c4", "lambada"]
 """Data sets with usual settings; docs/data.md says which."""
@@ -27,7 +36,7 @@ class Source(Contract):
     sample: Sample | None = None
     detokenise: Literal["wikitext"] | None = None
     """Undo the spaces that a data set was published with."""
-    join: Annotated[Text, Field(max_length=100)] | None = None
+    join: Annotated[str, Field(max_length=100), BeforeValidator(encodable)] | None = None
     """Text between documents that are joined to one stream; null keeps documents apart, but for
     conventions that know only a stream (`gptq`, `llama.cpp`): these say what they chose."""
 

@@ -75,7 +75,27 @@ def mirror_files(mirror_dir: Path | None, source: HubData) -> list[Path]:
 
     A mirror knows no revisions, so of the sets that are no known ones it serves `main` only.
     """
-    if mirror_dir is None or (source.revision != "main" and not isinstance(source, KnownSet)):
+    if not _mirror_serves(source):
+        return []
+    return _files_of(mirror_dir, source)
+
+
+def mirror_refuses(mirror_dir: Path | None, source: HubData) -> str | None:
+    """Why a mirror that has the files does not serve them, and what to do; None where it does."""
+    if _mirror_serves(source) or not _files_of(mirror_dir, source):
+        return None
+    return (
+        f"the mirror has {source.name}, but it knows no revisions and serves `main` only, not "
+        f"{source.revision}: leave data.revision out to take the mirror's copy"
+    )
+
+
+def _mirror_serves(source: HubData) -> bool:
+    return source.revision == "main" or isinstance(source, KnownSet)
+
+
+def _files_of(mirror_dir: Path | None, source: HubData) -> list[Path]:
+    if mirror_dir is None:
         return []
     folder = mirror_folder(mirror_dir, source)
     if folder is None or not folder.is_dir():

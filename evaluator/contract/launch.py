@@ -9,6 +9,9 @@ from evaluator.contract.base import Contract, HubName, Name, PathText, PositiveC
 from evaluator.contract.data import DataSource
 from evaluator.contract.scoring import LmEvalScoring, Outputs, Scoring
 
+CACHE_LIMIT_BYTES = 32 * 2**30
+"""Usual bound of the token cache."""
+
 
 class FolderModel(Contract):
     """A folder with `config.json`, safetensors weights and a tokenizer."""
@@ -67,6 +70,8 @@ class LaunchSpec(Contract):
     """Folder of this attempt's files; null takes `<spec file>.run`."""
     cache_dir: PathText | None = None
     """Folder shared by jobs for converted weights and token ids; null takes `~/.cache/assay`."""
+    cache_limit_bytes: PositiveCount = CACHE_LIMIT_BYTES
+    """Most bytes of token ids in the cache; what was not used for longest goes first."""
     mirror_dir: PathText | None = None
     """Folder with copies of hub data sets; docs/data.md says in what shape."""
     finished_path: PathText | None = None

@@ -1,12 +1,27 @@
 """Where in a document a validation error is; the one place that knows how pydantic tells it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _KEY = "[key]"
 """What pydantic appends when the name of a member is wrong, not its value."""
 
 Location = Sequence[str | int]
+
+
+def without_echoes(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the errors less those that only follow from another one.
+
+    Pydantic counts the items of a list that were right, so a list that is long enough is also said
+    to be too short where one of them was wrong.
+    """
+    places = [tuple(error["loc"]) for error in errors]
+    return [
+        error
+        for error, place in zip(errors, places, strict=True)
+        if error["type"] != "too_short"
+        or not any(len(one) > len(place) and one[: len(place)] == place for one in places)
+    ]
 
 
 def place_in(document: Any, location: Location, *, is_missing: bool) -> tuple[str | int, ...]:

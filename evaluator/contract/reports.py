@@ -145,6 +145,8 @@ class ScoringUsed(Contract):
     special_tokens: Literal["text", "parse"]
     join: str | None
     """Text between the documents of a stream; null where documents are apart."""
+    tail: Literal["drop", "keep"] | None
+    """What became of a last window that was not full; null where it is an ordinary one."""
     definition: str
     """One sentence: which tokens are scored, and given what."""
 
@@ -160,8 +162,11 @@ class Perplexity(Contract):
     mean_nll_nats: Nats
     mean_nll_standard_error: Annotated[float, Field(ge=0)] | None
     """Clustered; null with fewer than two clusters."""
-    standard_error_clusters: Literal["documents", "windows"]
+    standard_error_clusters: Literal["documents", "blocks"]
+    """`blocks` of consecutive windows where there is one document only."""
     num_clusters: Count
+    windows_per_block: PositiveCount | None
+    """The last block may have fewer; null where clusters are documents."""
     naive_standard_error: Annotated[float, Field(ge=0)] | None
     """Of the mean nll, as if tokens were independent of each other; too small."""
     bits_per_byte: float

@@ -64,8 +64,18 @@ def _next_row(rows: Iterator[list[str]], lines: _Lines, path: Path) -> list[str]
     try:
         return next(rows, None)
     except csv.Error as error:
-        msg = f"the row that begins on line {lines.row_begin} of {path} is no CSV: {error}"
+        msg = f"the row that begins on line {lines.row_begin} of {path} is no CSV: {_why(error)}"
         raise DataInvalid(msg) from error
+
+
+def _why(error: csv.Error) -> str:
+    """The parser's words, but for those that advise a programmer."""
+    if "new-line character" in str(error):
+        return (
+            "it has a carriage return outside of quotes that no line feed follows; convert the "
+            "line ends of the file to LF or CRLF, or quote the field"
+        )
+    return str(error)
 
 
 def _column(header: list[str], field: str, path: Path) -> int:

@@ -34,13 +34,15 @@ def read(source: HubData) -> Iterator[Document]:
             f"the data set {place} can't be had: {error}; "
             "where the hub is out of reach, put Parquet files into a mirror (docs/data.md)"
         )
+        if source.revision != "main" and not isinstance(source, KnownSet):
+            msg += "; a mirror serves revision main only, so leave data.revision out as well"
         raise DataNotFound(msg) from error
     yield from documents(rows, source.field, place)
 
 
 def documents(rows: Iterable[Mapping[str, object]], field: str, place: str) -> Iterator[Document]:
     """Documents of rows that are there already."""
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         row_place = f"row {number} of {place}"
         if field not in row:
             raise missing_field(field, list(row), row_place)

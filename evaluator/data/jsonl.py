@@ -4,9 +4,12 @@ import json
 from collections.abc import Iterator
 
 from evaluator.contract.data import JsonlData
+from evaluator.contract.strict_json import RepeatedMember, unique_members
 from evaluator.data.document import Document, missing_field, text_field
 from evaluator.data.encoding import decoded_lines, existing_file
 from evaluator.errors import DataInvalid
+
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_members)
 
 
 def read(source: JsonlData) -> Iterator[Document]:
@@ -20,7 +23,10 @@ def read(source: JsonlData) -> Iterator[Document]:
 
 def _text(line: str, field: str, place: str) -> str:
     try:
-        record = json.loads(line)
+        record = _DECODER.decode(line)
+    except RepeatedMember as error:
+        msg = f"{place}: {error}"
+        raise DataInvalid(msg) from error
     except (ValueError, RecursionError) as error:
         msg = f"{place} is no JSON: {error}"
         raise DataInvalid(msg) from error

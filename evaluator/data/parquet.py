@@ -45,7 +45,7 @@ def read_file(path: Path, field: str, errors: Errors) -> Iterator[Document]:
 
 
 def _rows(file: "ParquetFile", field: str, path: Path, errors: Errors) -> Iterator[Document]:
-    row = 0
+    row = 1
     for rows in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[field]):
         for value in rows.column(0):
             place = f"row {row} of {path}"

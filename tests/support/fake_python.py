@@ -122,7 +122,8 @@ def made_up_result(seq: int, total: float) -> Result:
     perplexity = Perplexity(
         token_perplexity=1.02, token_perplexity_standard_error=None,
         token_perplexity_interval_95=None, mean_nll_nats=total / 30, mean_nll_standard_error=None,
-        standard_error_clusters="windows", num_clusters=3, bits_per_byte=0.1, nll_sum_nats=total,
+        standard_error_clusters="blocks", num_clusters=3, windows_per_block=1,
+        bits_per_byte=0.1, nll_sum_nats=total,
         num_scored_tokens=30, num_tokens=30, num_bytes=100, num_documents=1, num_windows=3,
         excluded_documents={}, excluded_tokens={}, naive_standard_error=None, byte_perplexity=1.01,
         word_perplexity=None, word_rule="made up", num_words=0, num_replaced=0,
@@ -130,7 +131,7 @@ def made_up_result(seq: int, total: float) -> Result:
     scoring = ScoringUsed(
         convention="lm-eval", window=10, stride=10, batch_tokens=10, prefix="none",
         prefix_token_id=None, prefix_place="none", special_tokens="text", join=None,
-        definition="made up",
+        tail=None, definition="made up",
     )  # fmt: skip
     return Result(
         rank=0, seq=seq, perplexity=perplexity, scoring=scoring, plan=plan_facts(),

@@ -20,6 +20,7 @@ FIGURES = {
     "mean_nll_nats": 2.7236,
     "mean_nll_standard_error": 0.02706,
     "standard_error_clusters": "documents",
+    "windows_per_block": None,
     "num_clusters": 21,
     "naive_standard_error": 0.0112,
     "bits_per_byte": 0.98764,

@@ -81,6 +81,8 @@ def test_everything(sent: list[dict[str, Any]]) -> None:
         ("--stride 5", {"stride": 5, "convention": "hf-strided"}),
         ("--prefix bos", {"prefix": "bos", "convention": "lm-eval"}),
         ("--window 9", {"window": 9, "convention": "lm-eval"}),
+        ("--prefix-place every", {"prefix_place": "every", "convention": "lm-eval"}),
+        ("--special-tokens parse", {"special_tokens": "parse", "convention": "lm-eval"}),
         ("--convention gptq", {"convention": "gptq"}),
         ("--convention llama.cpp --prefix none", {"convention": "llama.cpp", "prefix": "none"}),
         ("--convention document", {"convention": "document"}),

@@ -79,12 +79,20 @@ def test_windows_of_two_documents_worked_by_hand() -> None:
 def test_one_document_is_compared_by_its_windows() -> None:
     records = [record(0, 10 * n, 10, 20.0, 7 if n == 0 else 0) for n in range(4)]
     found = compare(side(records), side(shifted(records, -1.0, -2.0, -3.0, -2.0)))
-    assert (found.clusters, found.num_clusters) == ("windows", 4)
+    assert (found.clusters, found.num_clusters, found.windows_per_block) == ("blocks", 4, 1)
     assert found.difference == pytest.approx(-0.2)
     # differences per window -1, -2, -3, -2: stdev sqrt(2/3), over sqrt(4), over 10 tokens
     assert found.standard_error == pytest.approx(math.sqrt(2 / 3) / 2 / 10)
     assert found.sign_test.p_value == 2 / 2**4
-    assert found.sentence.endswith(": it is better, by the 95 % interval over 4 windows.")
+    assert found.sentence.endswith(": it is better, by the 95 % interval over 4 blocks.")
+
+
+def test_many_windows_of_one_document_are_compared_by_blocks() -> None:
+    # Differences 1, 1, 3, 3, ... of 64 windows: 32 blocks of two, whose sums 2 and 6 are 2 off.
+    found = of_pairs([Pair(0, 5.0, 6.0 if n % 4 < 2 else 8.0, 1) for n in range(64)])
+    assert (found.clusters, found.num_clusters, found.windows_per_block) == ("blocks", 32, 2)
+    assert found.difference == 2.0
+    assert found.standard_error == pytest.approx(math.sqrt(32 / 31 * 128) / 64)
 
 
 def test_other_windows_of_the_same_tokens_are_compared_by_document() -> None:

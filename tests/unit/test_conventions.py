@@ -179,3 +179,18 @@ def test_no_two_conventions_are_defined_alike(adding: Any) -> None:
     # `auto` is `first` but for llama.cpp; without a prefix (hf-strided) the place says nothing.
     assert len(definitions) == 2 + 1 + 2 + 3 + 2
     assert not any("{" in definition for definition in definitions)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tail"),
+    [
+        ({"convention": "gptq"}, "drop"),
+        ({"convention": "gptq", "tail": "keep"}, "keep"),
+        ({"convention": "llama.cpp"}, "drop"),
+        ({"convention": "lm-eval"}, None),
+    ],
+)
+def test_what_becomes_of_the_tail_is_told(
+    plain: Any, fields: dict[str, Any], tail: str | None
+) -> None:
+    assert resolve(plain, **fields).used.tail == tail

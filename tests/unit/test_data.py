@@ -119,9 +119,9 @@ def not_utf8() -> pa.Array:
     ("columns", "error", "message"),
     [
         ({"body": ["a"], "id": [1]}, FieldMissing, "no field 'text', but 'body', 'id'"),
-        ({"text": ["a", None]}, FieldMissing, "row 1 of .* no text but null"),
-        ({"text": [1, 2]}, FieldMissing, "row 0 of .* no text but int"),
-        ({"text": not_utf8()}, DataEncoding, "row 1 of .* byte 3 of field 'text'"),
+        ({"text": ["a", None]}, FieldMissing, "row 2 of .* no text but null"),
+        ({"text": [1, 2]}, FieldMissing, "row 1 of .* no text but int"),
+        ({"text": not_utf8()}, DataEncoding, "row 2 of .* byte 3 of field 'text'"),
     ],
     ids=["field", "null", "numbers", "encoding"],
 )
@@ -172,6 +172,16 @@ def test_hub_rows_become_documents() -> None:
     rows = datasets.Dataset.from_dict({"text": ["a", "b"], "id": [1, 2]})
     found = list(hub.documents(rows, "text", "acme/wiki"))
     assert [d.text for d in found] == ["a", "b"]
-    assert found[1].place == "row 1 of acme/wiki"
-    with pytest.raises(FieldMissing, match="row 0 of acme/wiki: there is no field 'body'"):
+    assert found[1].place == "row 2 of acme/wiki"
+    with pytest.raises(FieldMissing, match="row 1 of acme/wiki: there is no field 'body'"):
         list(hub.documents(rows, "body", "acme/wiki"))
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [('{"text": "a", "text": "b"}', "text"), ('{"text": "a", "m": {"n": 1, "n": 1}}', "n")],
+)
+def test_a_member_that_comes_twice_is_refused(tmp_path: Path, line: str, name: str) -> None:
+    path = written(tmp_path / "a.jsonl", f'{{"text": "a"}}\n{line}\n'.encode())
+    with pytest.raises(DataInvalid, match=f"line 2 of .*: an object has the member '{name}' twice"):
+        read("jsonl", path)

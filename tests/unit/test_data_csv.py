@@ -91,3 +91,16 @@ def test_replaced_bytes_are_counted_in_their_row(path: Path) -> None:
         ("b", 0),
         ("c\ufffd", 1),
     ]
+
+
+def test_carriage_returns_alone_are_told_in_our_words(path: Path) -> None:
+    with pytest.raises(DataInvalid) as raised:
+        read(path, b"id,text\r1,one\r2,two\r")
+    assert str(raised.value) == (
+        f"the row that begins on line 1 of {path} is no CSV: it has a carriage return outside of "
+        "quotes that no line feed follows; convert the line ends of the file to LF or CRLF, or "
+        "quote the field"
+    )
+    with pytest.raises(DataInvalid, match=r"begins on line 2 of .* carriage return"):
+        read(path, b"text\none\rtwo\n")
+    assert texts(path, b'text\n"one\rtwo"\n') == ["one\rtwo"]

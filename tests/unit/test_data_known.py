@@ -80,7 +80,7 @@ def test_a_known_set_is_read_from_the_mirror(tmp_path: Path) -> None:
     put(tmp_path / WIKITEXT / "test-00001-of-00002.parquet", "b @-@ c\n")
     (joined,) = read("wikitext-2", tmp_path)
     assert joined.text == "\n\n = A = \n\n\nb @-@ c\n"
-    assert joined.place.startswith("3 documents from row 0 of ")
+    assert joined.place.startswith("3 documents from row 1 of ")
     (tight,) = read({"kind": "known", "name": "wikitext-2", "detokenise": "wikitext"}, tmp_path)
     assert (tight.text, tight.counted) == ("\n\n = A =\n\n\nb-c\n", joined.text)
     put(

@@ -59,3 +59,9 @@ def test_a_known_set_stays_a_name(settings: Settings) -> None:
     spec = spec_of(online, data="wikitext-2")
     assert spec.data.kind == "known"
     assert LaunchSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_a_run_is_told_the_bound_of_the_cache(settings: Settings) -> None:
+    assert spec_of(settings, data=inline()).cache_limit_bytes == 32 * 2**30
+    small = settings.model_copy(update={"cache_limit_bytes": 7})
+    assert spec_of(small, data=inline()).cache_limit_bytes == 7

@@ -174,3 +174,20 @@ def test_a_known_set_needs_the_mirror_or_the_hub(settings: Settings, tmp_path: P
         resolve_data(hub.model_copy(update={"split": "train"}), mirrored)
     with pytest.raises(HubDisabled):
         resolve_data(hub.model_copy(update={"config": "../../../outside"}), mirrored)
+
+
+def test_a_mirror_says_that_it_has_no_revisions(settings: Settings, tmp_path: Path) -> None:
+    files = tmp_path / "mirror/acme/wiki"
+    files.mkdir(parents=True)
+    (files / "test.parquet").touch()
+    mirrored = settings.model_copy(update={"mirror_dir": tmp_path / "mirror"})
+    source = HubData(kind="hub", name="acme/wiki", revision="v2")
+    with pytest.raises(
+        HubDisabled, match=r"`main` only, not v2: leave .* ASSAY_ALLOW_HUB=true"
+    ) as raised:
+        resolve_data(source, mirrored)
+    assert raised.value.pointer == "/data/revision"
+    main = source.model_copy(update={"revision": "main"})
+    assert resolve_data(main, mirrored) == main
+    with pytest.raises(HubDisabled, match="has no copy of"):
+        resolve_data(source, settings)

@@ -1,8 +1,10 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from evaluator.contract.places import place_in
+from evaluator.contract.data import InlineData, JsonlData
+from evaluator.contract.places import place_in, without_echoes
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,21 @@ def test_the_way_in_the_document(
     document: Any, location: tuple[str | int, ...], is_missing: bool, place: tuple[str | int, ...]
 ) -> None:
     assert place_in(document, location, is_missing=is_missing) == place
+
+
+@pytest.mark.parametrize(
+    ("documents", "kinds"),
+    [(["\ud800"], ["value_error"]), ([1, "a"], ["string_type"]), ([], ["too_short"])],
+)
+def test_a_wrong_item_is_one_error(documents: list[object], kinds: list[str]) -> None:
+    with pytest.raises(ValidationError) as raised:
+        InlineData.model_validate({"kind": "inline", "documents": documents})
+    found = without_echoes([dict(error) for error in raised.value.errors()])
+    assert [error["type"] for error in found] == kinds
+
+
+def test_a_text_that_is_too_long_is_told_in_characters() -> None:
+    with pytest.raises(ValidationError, match="at most 100 characters"):
+        JsonlData.model_validate({"kind": "jsonl", "path": "a", "join": "x" * 101})
+    with pytest.raises(ValidationError, match="half of a surrogate pair"):
+        JsonlData.model_validate({"kind": "jsonl", "path": "a", "join": "\ud800"})

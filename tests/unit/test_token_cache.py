@@ -1,5 +1,6 @@
 """Tokens are made once, shared, and never trusted where they are damaged."""
 
+import fcntl
 import os
 import threading
 from collections.abc import Iterator
@@ -65,13 +66,18 @@ def damage(name: str, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["bit", "end", "cut", "half", "longer", "empty", "other"])
-def test_a_damaged_entry_is_made_anew(tmp_path: Path, name: str) -> None:
+def test_a_damaged_entry_is_made_anew(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     make = Maker([1, 2, 3], [4])
     cached_entry(tmp_path, "key", make)
     path = tmp_path / "key.tokens"
     path.write_bytes(damage(name, path.read_bytes()))
     assert content(cached_entry(tmp_path, "key", make))[0] == [[1, 2, 3], [4]]
     assert make.num_calls == 2
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "a damaged entry of the cache is replaced"
+    ]
 
 
 def test_an_entry_that_can_not_be_made_leaves_nothing(tmp_path: Path) -> None:
@@ -136,3 +142,23 @@ def test_keys_tell_apart_whatever_decides_ids() -> None:
     keys = [entry_key("a", "b"), entry_key("ab"), entry_key("b", "a"), entry_key("a", "b", "")]
     assert len(set(keys)) == 4
     assert entry_key("a", "b") == keys[0]
+
+
+def test_who_waits_for_an_entry_goes_on_reporting(tmp_path: Path) -> None:
+    make, waited = Maker([1, 2], [3]), threading.Event()
+    with (tmp_path / "key.lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        waiting = threading.Thread(
+            target=cached_entry, args=(tmp_path, "key", make), kwargs={"tick": waited.set}
+        )
+        waiting.start()
+        assert waited.wait(timeout=60)
+        assert make.num_calls == 0
+    waiting.join()
+    assert make.num_calls == 1
+
+
+def test_who_makes_an_entry_reports_with_each_piece(tmp_path: Path) -> None:
+    ticks: list[None] = []
+    cached_entry(tmp_path, "key", Maker([1, 2], [3]), tick=lambda: ticks.append(None))
+    assert len(ticks) == 4

@@ -130,7 +130,8 @@ def used(convention: str, window: int, stride: int, prefix: int | None, place: s
         {
             "convention": convention, "window": window, "stride": stride, "batch_tokens": 8,
             "prefix": "none" if prefix is None else "bos", "prefix_token_id": prefix,
-            "prefix_place": place, "special_tokens": "text", "join": None, "definition": "",
+            "prefix_place": place, "special_tokens": "text", "join": None, "tail": None,
+            "definition": "",
         }
     )  # fmt: skip
 
