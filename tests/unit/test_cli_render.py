@@ -58,6 +58,7 @@ RESULT = {
         "prefix_place": "first",
         "special_tokens": "text",
         "join": None,
+        "tail": None,
         "definition": "Every token is scored once.",
     },
     "plan": PLAN,
