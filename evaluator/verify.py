@@ -11,9 +11,10 @@ import hashlib
 import json
 import math
 import random
+import struct
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +24,10 @@ from pydantic import ValidationError
 from evaluator.contract.env import SPOOL_DIR, WINDOWS_FILE, spool_name
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import Result, ScoringUsed, WindowRecord
-from evaluator.contract.scoring import GptqScoring
+from evaluator.digests import TEXTS_START
 from evaluator.errors import EvaluatorError
 from evaluator.perplexity import exp_or_none
+from evaluator.plain_windows import Piece, cut
 from evaluator.session import choose_run_dir, read_spec
 
 TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-3, "float16": 2e-3}
@@ -39,16 +41,6 @@ EXIT_IMPOSSIBLE = 3
 
 class VerifyError(Exception):
     """The run can't be verified."""
-
-
-class Piece(NamedTuple):
-    """A window, cut the plain way."""
-
-    begin: int
-    """First scored token of the document."""
-    inputs: list[int]
-    targets: list[int]
-    """The last one follows the last input."""
 
 
 @dataclass(frozen=True)
@@ -125,75 +117,6 @@ def read_records(run_dir: Path, result: Result) -> list[WindowRecord]:
     return records
 
 
-def cut(ids: list[int], used: ScoringUsed, *, keep_tail: bool) -> Iterator[Piece]:
-    """All windows of a document, in text order."""
-    prefix = [] if used.prefix_token_id is None else [used.prefix_token_id]
-    match used.convention:
-        case "lm-eval":
-            yield from _cut_lm_eval(ids, used.window, prefix, every=used.prefix_place == "every")
-        case "hf-strided":
-            yield from _cut_strided(ids, used, prefix)
-        case "gptq" | "llama.cpp":
-            yield from _cut_disjoint(ids, used, prefix, keep_tail=keep_tail)
-        case "document":
-            tokens = prefix + ids
-            yield Piece(1 - len(prefix), tokens[:-1], tokens[1:])
-        case other:
-            msg = f"there is no plain reference for the convention {other!r}"
-            raise VerifyError(msg)
-
-
-def _cut_lm_eval(ids: list[int], length: int, prefix: list[int], *, every: bool) -> Iterator[Piece]:
-    """Each token once; the last window reaches back for more context."""
-    tokens, place = prefix + ids, len(prefix)
-    position = 1
-    while position < len(tokens):
-        room = max(1, length - 1) if every and position > 1 else length
-        stop = min(position + room, len(tokens))
-        start = max(0, stop - 1 - length)
-        inputs = tokens[start : stop - 1]
-        if every:
-            inputs[0] = prefix[0]
-        yield Piece(position - place, inputs, tokens[position:stop])
-        position = stop
-
-
-def _cut_strided(ids: list[int], used: ScoringUsed, prefix: list[int]) -> Iterator[Piece]:
-    """The loop of the Hugging Face guide; a window's first token has nothing before it."""
-    tokens, done = prefix + ids, 0
-    for begin in range(0, len(tokens), used.stride):
-        end = min(begin + used.window, len(tokens))
-        first = max(done, begin + 1)
-        if first < end:
-            inputs = tokens[begin : end - 1]
-            if used.prefix_place == "every":
-                inputs[0] = prefix[0]
-            yield Piece(first - len(prefix), inputs, tokens[first:end])
-        done = end
-        if end == len(tokens):
-            return
-
-
-def _cut_disjoint(
-    ids: list[int], used: ScoringUsed, prefix: list[int], *, keep_tail: bool
-) -> Iterator[Piece]:
-    """Chunks of `window` tokens; after the first token, or after the first half, each counts."""
-    num_skipped = used.window // 2 + 1 if used.convention == "llama.cpp" else 1
-    own = prefix if used.prefix_place == "every" else []
-    tokens = ids if own else prefix + ids
-    shift = 0 if own else len(prefix)
-    step = used.window - len(own)
-    for begin in range(0, len(tokens), step):
-        chunk = own + tokens[begin : begin + step]
-        if len(chunk) < used.window and not keep_tail:
-            return
-        if used.prefix_place == "replaces":
-            chunk[0] = prefix[0]
-        if num_skipped < len(chunk):
-            first = begin + num_skipped - len(own) - shift
-            yield Piece(first, chunk[:-1], chunk[num_skipped:])
-
-
 class Reference:
     """A model and its tokenizer, used in the plainest way."""
 
@@ -205,12 +128,15 @@ class Reference:
         from evaluator.device import DTYPES
         from evaluator.model import silence_libraries
         from evaluator.model_files import find_model
+        from evaluator.tokens import digest_tokenizer
 
         silence_libraries()
 
         torch.set_num_threads(spec.launch.threads_per_rank)
         cache_dir = Path(spec.cache_dir) if spec.cache_dir else Path.home() / ".cache" / "assay"
-        folder = find_model(spec.model, cache_dir).folder
+        files = find_model(spec.model, cache_dir)
+        folder = files.folder
+        self.model_digest = files.digest()
         self._torch = torch
         self._device = device
         self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
@@ -224,6 +150,7 @@ class Reference:
             use_safetensors=True,
         )
         self._model = model.eval().to(device)
+        self.tokenizer_digest = digest_tokenizer(self._tokenizer)
 
     def encode(self, text: str, *, parse: bool) -> list[int]:
         """Token ids without any that the tokenizer adds by itself."""
@@ -246,19 +173,51 @@ class Reference:
         return math.fsum(values)
 
 
-def read_texts(spec: LaunchSpec, used: ScoringUsed, wanted: set[int]) -> Iterator[tuple[int, str]]:
-    """The wanted documents with their index, or the one stream."""
+class Texts(NamedTuple):
+    """What the windows were cut from."""
+
+    by_index: dict[int, str]
+    """The wanted documents, or the one stream."""
+    digest: str
+    """Of the whole data set, as in the result."""
+
+
+def read_texts(spec: LaunchSpec, used: ScoringUsed, wanted: set[int]) -> Texts:
+    """Read all documents, and keep those that are wanted."""
     from evaluator.data import read_documents
 
     source = spec.data.model_copy(update={"join": used.join})
     mirror_dir = Path(spec.mirror_dir) if spec.mirror_dir else None
-    last = max(wanted)
+    digest = hashlib.sha256(TEXTS_START)
+    kept: dict[int, str] = {}
     for index, document in enumerate(read_documents(source, mirror_dir=mirror_dir)):
+        text = document.text
+        text = text.removesuffix("\n") if used.convention == "llama.cpp" else text
+        encoded = text.encode()
+        digest.update(struct.pack("<Q", len(encoded)) + encoded)
         if index in wanted:
-            text = document.text
-            yield index, text.removesuffix("\n") if used.convention == "llama.cpp" else text
-        if index >= last:
-            return
+            kept[index] = text
+    return Texts(kept, f"sha256:{digest.hexdigest()}")
+
+
+def check_same(result: Result, found: dict[str, str]) -> None:
+    """Refuse other files than those that were scored: their numbers would say nothing.
+
+    Args:
+        result: Of the run.
+        found: Digests by the name of what they are of: model, tokenizer, data.
+
+    Raises:
+        VerifyError: It names the first that differs, and both digests.
+    """
+    for name, digest in found.items():
+        scored = getattr(result, f"{name}_digest")
+        if digest != scored:
+            msg = (
+                f"the {name} has changed since the job: it has digest {digest} now, and the result "
+                f"says {scored}; bring back the {name} that was scored, or run the job again"
+            )
+            raise VerifyError(msg)
 
 
 def verify(spec: LaunchSpec, run_dir: Path, *, num_windows: int, seed: int, device: str) -> Verdict:
@@ -272,25 +231,24 @@ def verify(spec: LaunchSpec, run_dir: Path, *, num_windows: int, seed: int, devi
         device: Where to score.
 
     Raises:
-        VerifyError: Files are missing or damaged, or the text gives other windows now.
+        VerifyError: Files are missing, damaged, or not those that were scored.
     """
     result = read_result(run_dir)
     records = read_records(run_dir, result)
     chosen = random.Random(seed)  # noqa: S311 - the sample has to come again for a seed
     sample = chosen.sample(records, min(num_windows, len(records)))
-    reference = Reference(spec, device)
-    checks: list[WindowCheck] = []
     used = result.scoring
-    for index, text in read_texts(spec, used, {each.document for each in sample}):
+    texts = read_texts(spec, used, {each.document for each in sample})
+    check_same(result, {"data": texts.digest})
+    reference = Reference(spec, device)
+    check_same(result, {"model": reference.model_digest, "tokenizer": reference.tokenizer_digest})
+    checks: list[WindowCheck] = []
+    for index, text in texts.by_index.items():
         ids = reference.encode(text, parse=used.special_tokens == "parse")
-        keep_tail = isinstance(spec.scoring, GptqScoring) and spec.scoring.tail == "keep"
-        pieces = {piece.begin: piece for piece in cut(ids, used, keep_tail=keep_tail)}
+        pieces = {piece.begin: piece for piece in cut(ids, used)}
         for each in sample:
             if each.document == index:
                 checks.append(_check(each, pieces.get(each.begin), reference))
-    if len(checks) < len(sample):
-        msg = f"{len(sample) - len(checks)} sampled windows are of documents that are gone"
-        raise VerifyError(msg)
     return conclude(checks, len(records), TOLERANCE[spec.launch.dtype])
 
 

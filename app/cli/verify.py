@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -62,8 +62,7 @@ def verify(
         refuse(f"{python} can't be started: {error.strerror}", option="--python")
     if done.returncode not in _ANSWERS or not done.stdout:
         why = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        make_console(to_stderr=True).print(f"Error: {job}: {why[-1]}", soft_wrap=True)
-        raise typer.Exit(EXIT_JOB)
+        _give_up(job, why[-1])
     verdict: dict[str, Any] = json.loads(done.stdout)
     if as_json:
         write_json(done.stdout)
@@ -72,16 +71,22 @@ def verify(
     raise typer.Exit(EXIT_OK if verdict["ok"] else EXIT_JOB)
 
 
+def _give_up(job: str, why: str) -> NoReturn:
+    make_console(to_stderr=True).print(f"Error: {job}: {why}", soft_wrap=True)
+    raise typer.Exit(EXIT_JOB)
+
+
 def find_run(state_dir: Path, job: str) -> Path:
-    """Return the run directory of the attempt that succeeded, or end with exit code 2."""
+    """Return the run directory of the attempt that succeeded, or end with exit code 2 or 1."""
     if not re.fullmatch(r"\w+", job):
         refuse(f"{job!r} is not the id of a job", option="JOB")
     folder = (state_dir / "runs" / job).absolute()
-    found = [path.parent for path in folder.glob(f"*/{WINDOWS_FILE}") if path.parent.name.isdigit()]
-    if not found:
+    if not folder.is_dir():
         refuse(
-            f"{folder} has no attempt with a {WINDOWS_FILE}: name the server's state directory, "
-            "and a job that has succeeded",
+            f"there is no job {job} in {state_dir.absolute()}: name the server's state directory",
             option="--state-dir",
         )
+    found = [path.parent for path in folder.glob(f"*/{WINDOWS_FILE}") if path.parent.name.isdigit()]
+    if not found:
+        _give_up(job, f"{folder} has no {WINDOWS_FILE}: only a job that succeeded can be verified")
     return max(found, key=lambda path: int(path.name))

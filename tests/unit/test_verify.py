@@ -3,14 +3,18 @@
 import gzip
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evaluator.contract.env import SPOOL_DIR, WINDOWS_FILE, spool_name
+from evaluator.contract.launch import FolderModel
 from evaluator.contract.reports import ScoringUsed
-from evaluator.verify import Piece, WindowCheck, conclude, cut, main
+from evaluator.model_files import find_model
+from evaluator.plain_windows import Piece, cut
+from evaluator.verify import WindowCheck, conclude, main
 from tests.support.runs import make_spec, run_here
 from tests.support.tiny import save_model, save_tokenizer, words
 
@@ -82,10 +86,36 @@ def test_other_weights_are_found_out(
     save_tokenizer(other, adds_bos=True)
     spec.write_text(spec.read_text().replace(str(model), str(other)))
     capsys.readouterr()
+    assert main([str(spec)]) == 3
+    digests = [find_model(each, tmp_path).digest() for each in sources(model, other)]
+    said = capsys.readouterr().err
+    assert said.startswith("the model has changed since the job")
+    assert said.index(digests[1]) < said.index(digests[0])
+    # As if the run itself had gone wrong: the same digest, other numbers.
+    spool = tmp_path / "run" / SPOOL_DIR / spool_name(0)
+    spool.write_text(spool.read_text().replace(digests[0], digests[1]))
     assert main([str(spec)]) == 1
     verdict = json.loads(capsys.readouterr().out)
     assert not verdict["ok"]
     assert verdict["largest_relative"] > 1e-3
+
+
+def sources(*folders: Path) -> list[FolderModel]:
+    return [FolderModel(kind="folder", path=str(folder)) for folder in folders]
+
+
+def test_another_tokenizer_is_found_out(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    spec = run(other, tmp_path, scoring={"convention": "lm-eval", "window": 16})
+    content = json.loads((other / "tokenizer.json").read_text())
+    content["normalizer"] = {"type": "Lowercase"}
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    capsys.readouterr()
+    assert main([str(spec)]) == 3
+    assert capsys.readouterr().err.startswith("the tokenizer has changed since the job")
 
 
 def test_what_cannot_be_verified_says_why(
@@ -103,7 +133,7 @@ def test_what_cannot_be_verified_says_why(
         return capsys.readouterr().err
 
     spec.write_text(text.replace(DOCUMENTS[0], "changed"))
-    assert "has the text, the tokenizer or the convention changed?" in says()
+    assert "the data has changed since the job" in says()
     spec.write_text(text)
     records.write_bytes(gzip.compress(gzip.decompress(whole).replace(b'"begin":0', b'"begin":1')))
     assert "has digest" in says()
@@ -125,12 +155,19 @@ def test_one_window_over_the_limit_is_enough(relative: float, ok: bool) -> None:
     assert [each.begin for each in verdict.windows] == [0, 2]
 
 
-def used(convention: str, window: int, stride: int, prefix: int | None, place: str) -> ScoringUsed:
+def used(
+    convention: str,
+    window: int,
+    stride: int,
+    prefix: int | None,
+    place: str,
+    tail: str | None = None,
+) -> ScoringUsed:
     return ScoringUsed.model_validate(
         {
             "convention": convention, "window": window, "stride": stride, "batch_tokens": 8,
             "prefix": "none" if prefix is None else "bos", "prefix_token_id": prefix,
-            "prefix_place": place, "special_tokens": "text", "join": None, "tail": None,
+            "prefix_place": place, "special_tokens": "text", "join": None, "tail": tail,
             "definition": "",
         }
     )  # fmt: skip
@@ -138,19 +175,19 @@ def used(convention: str, window: int, stride: int, prefix: int | None, place: s
 
 def test_windows_written_out_by_hand() -> None:
     ids = [10, 11, 12, 13, 14]
-    assert list(cut(ids, used("lm-eval", 3, 3, 0, "first"), keep_tail=False)) == [
+    assert list(cut(ids, used("lm-eval", 3, 3, 0, "first"))) == [
         Piece(0, [0, 10, 11], [10, 11, 12]),
         Piece(3, [11, 12, 13], [13, 14]),
     ]
-    assert list(cut(ids, used("hf-strided", 3, 2, None, "none"), keep_tail=False)) == [
+    assert list(cut(ids, used("hf-strided", 3, 2, None, "none"))) == [
         Piece(1, [10, 11], [11, 12]),
         Piece(3, [12, 13], [13, 14]),
     ]
-    assert list(cut(ids, used("gptq", 2, 2, None, "none"), keep_tail=True)) == [
+    assert list(cut(ids, used("gptq", 2, 2, None, "none", tail="keep"))) == [
         Piece(1, [10], [11]),
         Piece(3, [12], [13]),
     ]
-    assert list(cut([9, *ids, 15], used("llama.cpp", 4, 4, 0, "replaces"), keep_tail=False)) == [
+    assert list(cut([9, *ids, 15], used("llama.cpp", 4, 4, 0, "replaces", tail="drop"))) == [
         Piece(2, [0, 9, 10], [11]),
         Piece(6, [0, 13, 14], [15]),
     ]
