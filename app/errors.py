@@ -181,6 +181,13 @@ class RecordsMissing(ApiError):
     status = 409
 
 
+class TokensNotKept(ApiError):
+    """The job has no nll of each token"""
+
+    code = "tokens_not_kept"
+    status = 404
+
+
 class PreconditionFailed(ApiError):
     """The job has changed since you read it"""
 

@@ -224,6 +224,8 @@ class LedgerRow(Base):
     """The same, sums of squares; null where an older server wrote the row."""
     num_scored: Mapped[bytes]
     """Little-endian int64, one a window."""
+    nll_by_context: Mapped[bytes | None]
+    """Little-endian float64, one a bucket; null where an older server wrote the row."""
     num_windows: Mapped[int] = mapped_column(server_default="0")
     num_scored_tokens: Mapped[int] = mapped_column(server_default="0")
     """Sum of `num_scored`, so that the database can count who scored how much."""

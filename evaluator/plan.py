@@ -28,6 +28,11 @@ class Batch:
         return len(self.windows) * self.windows[0].num_inputs
 
     @property
+    def num_context_buckets(self) -> int:
+        """Powers of two up to the input length; `evaluator.contexts` says what for."""
+        return self.windows[0].num_inputs.bit_length()
+
+    @property
     def num_scored(self) -> tuple[int, ...]:
         """Scored tokens per window."""
         return tuple(window.num_scored for window in self.windows)
@@ -77,6 +82,13 @@ class Plan:
             msg = (
                 f"batch {entry.batch} was scored with {entry.num_scored} tokens per window, "
                 f"but the plan has {expected}"
+            )
+            raise PlanMismatch(msg)
+        num_buckets = self.batches[entry.batch].num_context_buckets
+        if len(entry.nll_by_context) != num_buckets:
+            msg = (
+                f"batch {entry.batch} has its nll by {len(entry.nll_by_context)} buckets of the "
+                f"context, but the plan has {num_buckets}"
             )
             raise PlanMismatch(msg)
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.contract.reports import WindowRecord
+from evaluator.digests import digest_file
 from evaluator.perplexity import ScoredWindow
 from evaluator.plan import Plan
 from evaluator.tokens import TokenDocument
@@ -67,7 +68,7 @@ NUM_STEPS = 255
 
 def write_tokens(
     path: Path, plan: Plan, kept: Iterable[KeptTokens], kind: Literal["float16", "uint8"]
-) -> None:
+) -> str:
     """Write the nll of every scored token, in text order.
 
     Args:
@@ -75,6 +76,9 @@ def write_tokens(
         plan: What was scored.
         kept: Of all ranks; together all batches of the plan.
         kind: How an nll is stored.
+
+    Returns:
+        Digest of the file.
     """
     by_batch = {index: rows for part in kept for index, rows in part.items()}
     rows = sorted(
@@ -92,6 +96,7 @@ def write_tokens(
         "context": np.array([window.first_scored_input + 1 for window, _ in rows], np.int64),
     }
     _write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
+    return f"sha256:{digest_file(path)}"
 
 
 def pack_tokens(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import LedgerEntry, Perplexity, Result
+from evaluator.contract.reports import ContextNll, LedgerEntry, Perplexity, Result
 from evaluator.errors import ResultInvalid
 from evaluator.ledger import Ledger
 from evaluator.perplexity import ScoredWindow
@@ -84,6 +84,8 @@ class Circumstances:
 
     model_digest: str
     windows_digest: str
+    tokens_digest: str | None
+    nll_by_context: tuple[ContextNll, ...]
     device: str
     world_size: int
     num_batches_resumed: int
@@ -99,11 +101,13 @@ def make_result(
         rank=0,
         seq=seq,
         perplexity=value,
+        nll_by_context=circumstances.nll_by_context,
         scoring=text.convention.used,
         plan=text.plan.facts,
         model_digest=circumstances.model_digest,
         data_digest=text.corpus.data_digest,
         windows_digest=circumstances.windows_digest,
+        tokens_digest=circumstances.tokens_digest,
         tokenizer_digest=text.tokenizer_digest,
         device=circumstances.device,
         dtype=spec.launch.dtype,

@@ -8,6 +8,7 @@ import torch
 from evaluator import device as devices
 from evaluator import process_group
 from evaluator.agreement import agree, check_finished, identity
+from evaluator.contexts import nll_by_context
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import LedgerEntry, Result
@@ -86,10 +87,10 @@ class Run:
         share.work(setup.text.plan, ledger)
         self.narrator.enter("reduce")
         added = self._gather(peers, ledger)
-        self._write_tokens(peers, setup.text.plan, share.tokens)
+        tokens_digest = self._write_tokens(peers, setup.text.plan, share.tokens)
         if added is None:
             return None
-        result = self._result(setup, device, resumed, added)
+        result = self._result(setup, device, resumed, added, tokens_digest)
         self.narrator.result(result)
         return result
 
@@ -142,14 +143,16 @@ class Run:
     def _keeps_tokens(self) -> bool:
         return self.spec.outputs.token_nll != "none"  # noqa: S105 - tokens of a text
 
-    def _write_tokens(self, peers: Peers, plan: Plan, tokens: KeptTokens | None) -> None:
+    def _write_tokens(self, peers: Peers, plan: Plan, tokens: KeptTokens | None) -> str | None:
+        """Write them on rank 0; answers the digest of the file there, else None."""
         kind = self.spec.outputs.token_nll
         if tokens is None or kind == "none":
-            return
+            return None
         with self.clock.measure("communicate"):
             gathered = peers.gather(tokens)
-        if gathered is not None:
-            write_tokens(self.run_dir / TOKENS_FILE, plan, gathered, kind)
+        if gathered is None:
+            return None
+        return write_tokens(self.run_dir / TOKENS_FILE, plan, gathered, kind)
 
     def _gather(self, peers: Peers, ledger: Ledger) -> list[list[LedgerEntry]] | None:
         with self.clock.measure("wait"):
@@ -167,6 +170,7 @@ class Run:
         device: torch.device,
         resumed: list[LedgerEntry],
         added: list[list[LedgerEntry]],
+        tokens_digest: str | None,
     ) -> Result:
         ledger = join_ledgers(setup.text.plan, resumed, added)
         windows = scored_windows(ledger, setup.text.plan)
@@ -175,6 +179,8 @@ class Run:
         circumstances = Circumstances(
             model_digest=setup.model_digest,
             windows_digest=write_records(self.run_dir / WINDOWS_FILE, records),
+            tokens_digest=tokens_digest,
+            nll_by_context=nll_by_context(setup.text.plan, ledger.entries),
             device=devices.describe(device),
             world_size=self.rank.world_size,
             num_batches_resumed=len(resumed),

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from evaluator.contexts import sum_contexts
 from evaluator.contract.reports import LedgerEntry
 from evaluator.errors import OutOfMemory, is_out_of_memory
 from evaluator.lease import draw_leases, lease_table
@@ -76,4 +77,5 @@ class Share:
             nll_nats=sums.nll_nats,
             nll_squares=sums.nll_squares,
             num_scored=batch.num_scored,
+            nll_by_context=sum_contexts(batch.windows, nll_by_window),
         )

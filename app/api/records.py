@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api.deps import JobId, KnownEtags, NoQueryDep, PartsDep
 from app.api.openapi import answers
 from app.errors import JobNotFound, RecordsMissing, ResultNotReady
-from app.jobs.records import check_digest, read_chunks, read_compressed, records_file
+from app.jobs.records import check_digest, read_chunks, read_file, records_file
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -82,5 +82,5 @@ async def get_windows(
     await run_in_threadpool(check_digest, file)
     if is_gzip:
         headers["Content-Encoding"] = "gzip"
-    chunks = read_compressed(file) if is_gzip else read_chunks(file)
+    chunks = read_file(file) if is_gzip else read_chunks(file)
     return StreamingResponse(chunks, media_type=MEDIA_TYPE, headers=headers)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from app.jobs.request import JobRequest
-from evaluator.contract.reports import Perplexity, PlanFacts, ScoringUsed
+from evaluator.contract.reports import ContextNll, Perplexity, PlanFacts, ScoringUsed
 from evaluator.contract.states import FailureReason, JobState
 
 
@@ -141,6 +141,8 @@ class Digests(View):
     tokenizer: str
     windows: str
     """Of the per-window records, uncompressed."""
+    tokens: str | None
+    """Of the file with the nll of each token; null where that was not asked for."""
 
 
 class ShareView(View):
@@ -176,6 +178,8 @@ class ResultView(View):
     """The result of a job that succeeded."""
 
     perplexity: Perplexity
+    nll_by_context: list[ContextNll]
+    """By how many inputs of its window a token had before it, in powers of two."""
     scoring: ScoringUsed
     plan: PlanFacts
     digests: Digests

@@ -179,6 +179,7 @@ def view_result(record: JobRecord) -> ResultView | None:
     accounts = record.accounts or Accounts([], 0, [])
     return ResultView(
         perplexity=result.perplexity,
+        nll_by_context=list(result.nll_by_context),
         scoring=result.scoring,
         plan=result.plan,
         digests=Digests(
@@ -186,6 +187,7 @@ def view_result(record: JobRecord) -> ResultView | None:
             data=result.data_digest,
             tokenizer=result.tokenizer_digest,
             windows=result.windows_digest,
+            tokens=result.tokens_digest,
         ),
         device=result.device,
         dtype=result.dtype,

@@ -68,6 +68,7 @@ def print_result(console: Console, job: Json) -> None:
     if len(result["scored_by"]) > 1:
         console.print()
         _print_shares(console, result["scored_by"])
+    _print_contexts(console, result["nll_by_context"])
     num_findings = result["audit"]["num_findings"]
     if num_findings:
         text = f"Audit: {count_of(num_findings, 'repetition')} of a batch gave other numbers"
@@ -232,6 +233,30 @@ def _print_shares(console: Console, shares: Sequence[Json]) -> None:
     for column in table.columns[2:]:
         column.justify = "right"
     console.print(Text("Scored, by attempt and node", style="dim"))
+    console.print(table)
+
+
+BAR_CHARACTERS = 30
+
+
+def _print_contexts(console: Console, curve: Sequence[Json]) -> None:
+    """A bar for each bucket, from zero; the numbers beside it can be copied."""
+    if len(curve) < 2:
+        return
+    table = make_table("context (tokens)", "scored tokens", "mean nll (nats)", "")
+    highest = max(float(each["mean_nll_nats"]) for each in curve)
+    for each in curve:
+        first, last = each["first_context"], each["last_context"]
+        mean = float(each["mean_nll_nats"])
+        table.add_row(
+            count(first) if first == last else f"{count(first)} to {count(last)}",
+            count(each["num_scored_tokens"]),
+            f"{mean:.4f}",
+            "\u2588" * round(BAR_CHARACTERS * mean / highest) if highest > 0 else "",
+        )
+    for column in table.columns[:3]:
+        column.justify = "right"
+    console.print(Text("Mean nll by tokens before the scored one", style="dim"))
     console.print(table)
 
 

@@ -223,6 +223,7 @@ async def _take_entries(
                 job.num_scored_tokens_done += sum(entry.num_scored)
             elif agree(first, row):
                 first.nll_squares = first.nll_squares or row.nll_squares
+                first.nll_by_context = first.nll_by_context or row.nll_by_context
             else:
                 finding = {
                     "batch": entry.batch,

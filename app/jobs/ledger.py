@@ -43,6 +43,7 @@ def to_row(entry: LedgerEntry, *, job_id: str, attempt: int, rank: int) -> Ledge
         nll_nats=pack_floats(entry.nll_nats),
         nll_squares=pack_floats(entry.nll_squares),
         num_scored=pack_counts(entry.num_scored),
+        nll_by_context=pack_floats(entry.nll_by_context),
         num_windows=len(entry.num_scored),
         num_scored_tokens=sum(entry.num_scored),
     )
@@ -54,32 +55,35 @@ def to_entry(row: LedgerRow) -> LedgerEntry:
     Raises:
         ValueError: the row is not complete, see `is_complete`.
     """
-    if row.nll_squares is None:
-        msg = f"batch {row.batch} of job {row.job_id} was stored without squares"
+    if row.nll_squares is None or row.nll_by_context is None:
+        msg = f"batch {row.batch} of job {row.job_id} was stored by an older server"
         raise ValueError(msg)
     return LedgerEntry(
         batch=row.batch,
         nll_nats=unpack_floats(row.nll_nats),
         nll_squares=unpack_floats(row.nll_squares),
         num_scored=unpack_counts(row.num_scored),
+        nll_by_context=unpack_floats(row.nll_by_context),
     )
 
 
 def is_complete(row: LedgerRow) -> bool:
-    """Tell whether a later attempt can take the batch over; an older server stored no squares."""
-    return row.nll_squares is not None
+    """Tell whether a later attempt can take the batch over; older servers stored less."""
+    return row.nll_squares is not None and row.nll_by_context is not None
 
 
 def agree(first: LedgerRow, second: LedgerRow) -> bool:
     """Tell whether two scorings of a batch gave the same bytes.
 
-    Squares that were not stored are no difference.
+    What an older server did not store is no difference.
     """
-    if (first.nll_nats, first.num_scored) != (second.nll_nats, second.num_scored):
-        return False
-    return None in (first.nll_squares, second.nll_squares) or (
-        first.nll_squares == second.nll_squares
+    pairs = (
+        (first.nll_nats, second.nll_nats),
+        (first.num_scored, second.num_scored),
+        (first.nll_squares, second.nll_squares),
+        (first.nll_by_context, second.nll_by_context),
     )
+    return all(one == other or None in (one, other) for one, other in pairs)
 
 
 async def load_rows(session: AsyncSession, job_id: str) -> list[LedgerRow]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.db import Database
-from app.errors import RecordsMissing, ResultNotReady
+from app.errors import RecordsMissing, ResultNotReady, TokensNotKept
 from app.jobs.comparison import Comparison, Side, compare
 from app.jobs.ledger import load_rows, total
 from app.jobs.repository import load_job
 from app.jobs.windows import WindowTable
 from app.models import Job
 from app.settings import Settings
-from evaluator.contract.env import WINDOWS_FILE
+from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.reports import Result, WindowRecord
 from evaluator.contract.states import JobState
 
@@ -28,12 +28,12 @@ _BROKEN = (OSError, EOFError, zlib.error)
 
 @dataclass(frozen=True)
 class RecordsFile:
-    """The records of a job that succeeded."""
+    """A file that a job which succeeded has left."""
 
     job_id: str
     path: Path
     digest: str
-    """Of the uncompressed records, by the result."""
+    """By the result; of the uncompressed records, or of the file of tokens."""
 
 
 def public_result(job: Job) -> Result:
@@ -61,6 +61,37 @@ def records_file(job: Job, settings: Settings) -> RecordsFile:
     return RecordsFile(job.id, path, digest)
 
 
+def tokens_file(job: Job, settings: Settings) -> RecordsFile:
+    """Return where the nll of each token should be.
+
+    Raises:
+        ResultNotReady: the job has no result yet.
+        TokensNotKept: it was not asked for them.
+    """
+    digest = public_result(job).tokens_digest
+    if digest is None:
+        msg = f"job {job.id} was not asked for them: submit it with outputs.token_nll"
+        raise TokensNotKept(msg)
+    path = settings.runs_dir / job.id / str(job.attempt) / TOKENS_FILE
+    return RecordsFile(job.id, path, digest)
+
+
+def check_tokens(file: RecordsFile) -> int:
+    """Compare the file's digest with the result's; returns its size in bytes.
+
+    Raises:
+        RecordsMissing: it is gone, or damaged.
+    """
+    try:
+        with file.path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+            num_bytes = stream.tell()
+    except OSError as error:
+        raise _damaged(file, f"it can't be read ({error.strerror})") from error
+    _compare_digest(file, found)
+    return num_bytes
+
+
 def read_chunks(file: RecordsFile) -> Iterator[bytes]:
     """Yield the uncompressed records.
 
@@ -78,8 +109,8 @@ def read_chunks(file: RecordsFile) -> Iterator[bytes]:
         raise _damaged(file, f"it can't be read ({error})") from error
 
 
-def read_compressed(file: RecordsFile) -> Iterator[bytes]:
-    """Yield the file as it is; call `check_digest` before."""
+def read_file(file: RecordsFile) -> Iterator[bytes]:
+    """Yield the file as it is; call `check_digest` or `check_tokens` before."""
     with file.path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             yield chunk
@@ -136,7 +167,7 @@ def _compare_digest(file: RecordsFile, found: str) -> None:
 
 
 def _damaged(file: RecordsFile, what: str) -> RecordsMissing:
-    return RecordsMissing(f"job {file.job_id}: {WINDOWS_FILE} is damaged: {what}; run it again")
+    return RecordsMissing(f"job {file.job_id}: {file.path.name} is damaged: {what}; run it again")
 
 
 async def compare_jobs(

@@ -30,6 +30,8 @@ class LedgerEntry(Contract):
     """Per window, the sum of the squares of its tokens' nll; float64."""
     num_scored: tuple[Count, ...]
     """Per window, scored tokens."""
+    nll_by_context: tuple[Nats, ...]
+    """Over all windows, by powers of two of the context: 1, 2-3, 4-7, ... inputs before a token."""
 
     @model_validator(mode="after")
     def _same_length(self) -> "LedgerEntry":
@@ -192,17 +194,33 @@ class Perplexity(Contract):
     """Invalid UTF-8 sequences that were replaced, where `data.errors` is `replace`."""
 
 
+class ContextNll(Contract):
+    """The scored tokens that had about as much before them in their window."""
+
+    first_context: PositiveCount
+    """Fewest inputs before a token, a prefix token counted."""
+    last_context: PositiveCount
+    """Most."""
+    num_scored_tokens: PositiveCount
+    nll_sum_nats: Nats
+    mean_nll_nats: Nats
+
+
 class Result(ReportBase):
     """The end of a run that went well (sent by rank 0)."""
 
     type: Literal["result"] = "result"
     perplexity: Perplexity
+    nll_by_context: tuple[ContextNll, ...]
+    """In order, buckets without a scored token left out; together they are all scored tokens."""
     scoring: ScoringUsed
     plan: PlanFacts
     model_digest: Digest
     data_digest: Digest
     windows_digest: Digest
     """Of the per-window records (`windows.jsonl.gz` in the run directory), uncompressed."""
+    tokens_digest: Digest | None
+    """Of `tokens.npz` in the run directory; null where `outputs.token_nll` is `none`."""
     tokenizer_digest: Digest
     device: Name
     dtype: Name

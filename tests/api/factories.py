@@ -127,6 +127,7 @@ def progress(seq: int, batch: int, nll: float = 12.5, num_scored: int = 10) -> J
         "batch": batch,
         "nll_nats": [nll],
         "nll_squares": [nll * nll],
+        "nll_by_context": [nll],
         "num_scored": [num_scored],
     }
     return {
@@ -185,6 +186,8 @@ def result(seq: int) -> Json:
         "rank": 0,
         "seq": seq,
         "perplexity": FIGURES,
+        "nll_by_context": [],
+        "tokens_digest": None,
         "scoring": {
             "convention": "lm-eval",
             "window": 12,

@@ -100,7 +100,13 @@ def plan(seq: int) -> PlanReady:
 
 def entry(batch: int, shift: float = 0.0) -> LedgerEntry:
     nll = (0.1, 0.2, 0.3)[batch % 3] + shift
-    return LedgerEntry(batch=batch, nll_nats=(nll,), nll_squares=(nll * nll,), num_scored=(10,))
+    return LedgerEntry(
+        batch=batch,
+        nll_nats=(nll,),
+        nll_squares=(nll * nll,),
+        num_scored=(10,),
+        nll_by_context=(nll,),
+    )
 
 
 def progress(seq: int, *batches: int, rank: int = 0, shift: float = 0.0) -> Progress:

@@ -1,8 +1,10 @@
 """GET /v1/comparisons and GET /v1/jobs/{id}/windows."""
 
 import gzip
+import hashlib
 import json
 import math
+from base64 import b64encode
 from pathlib import Path
 
 import httpx
@@ -11,7 +13,7 @@ import pytest
 from app.api.deps import Parts
 from app.api.records import accepts_gzip
 from app.api.schemas import ComparisonView
-from evaluator.contract.env import WINDOWS_FILE
+from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.reports import WindowRecord
 from tests.api.factories import DIGEST, make_job, result, score, submit
 from tests.api.test_problems import check_problem
@@ -147,13 +149,45 @@ async def test_records_come_plain_or_compressed(client: httpx.AsyncClient, parts
     assert shown["result"]["digests"]["windows"] == digest
 
 
+async def test_the_file_of_tokens_is_checked_before_it_is_sent(
+    client: httpx.AsyncClient, parts: Parts
+) -> None:
+    content = b"PK as numpy writes it"
+    digest = hashlib.sha256(content)
+    tokens_digest = f"sha256:{digest.hexdigest()}"
+    job = await score(client, parts, BASELINE, tokens_digest=tokens_digest)
+    path = path_of(parts, job).with_name(TOKENS_FILE)
+    address = f"/v1/jobs/{job}/tokens"
+    check_problem(await client.get(address), 409, "records_missing")
+    path.write_bytes(content[:-1])
+    problem = check_problem(await client.get(address), 409, "records_missing")
+    assert "tokens.npz is damaged" in problem["detail"]
+    path.write_bytes(content)
+    answer = await client.get(address)
+    assert (answer.status_code, answer.content) == (200, content)
+    assert answer.headers["content-length"] == str(len(content))
+    assert answer.headers["etag"] == f'"{tokens_digest}"'
+    assert answer.headers["repr-digest"] == f"sha-256=:{b64encode(digest.digest()).decode()}:"
+    again = await client.get(address, headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    shown = (await client.get(f"/v1/jobs/{job}")).json()
+    assert shown["result"]["digests"]["tokens"] == tokens_digest
+
+
+async def test_tokens_that_were_not_asked_for(client: httpx.AsyncClient, parts: Parts) -> None:
+    job = await score(client, parts, BASELINE)
+    problem = check_problem(await client.get(f"/v1/jobs/{job}/tokens"), 404, "tokens_not_kept")
+    assert "outputs.token_nll" in problem["detail"]
+
+
 @pytest.mark.parametrize("state", ["queued", "running", "failed"])
 async def test_there_are_no_records_before_the_result(
     client: httpx.AsyncClient, parts: Parts, state: str
 ) -> None:
     job = await make_job(client, parts, state)
-    answer = await client.get(f"/v1/jobs/{job}/windows")
-    check_problem(answer, 404, "result_not_ready")
+    for kind in ("windows", "tokens"):
+        answer = await client.get(f"/v1/jobs/{job}/{kind}")
+        check_problem(answer, 404, "result_not_ready")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,11 @@ class FakeRank:
     def score(self, *batches: int, shift: float = 0.0) -> None:
         entries = tuple(
             LedgerEntry(
-                batch=batch, nll_nats=(NLL[batch] + shift,), nll_squares=(0.01,), num_scored=(10,)
+                batch=batch,
+                nll_nats=(NLL[batch] + shift,),
+                nll_squares=(0.01,),
+                num_scored=(10,),
+                nll_by_context=(0.0,),
             )
             for batch in batches
         )
@@ -134,7 +138,8 @@ def made_up_result(seq: int, total: float) -> Result:
         tail=None, definition="made up",
     )  # fmt: skip
     return Result(
-        rank=0, seq=seq, perplexity=perplexity, scoring=scoring, plan=plan_facts(),
+        rank=0, seq=seq, perplexity=perplexity, nll_by_context=(), tokens_digest=None,
+        scoring=scoring, plan=plan_facts(),
         model_digest=DIGEST, data_digest=DIGEST, tokenizer_digest=DIGEST,
         windows_digest=f"sha256:{hashlib.sha256(WINDOWS).hexdigest()}", device="cpu",
         dtype="float32", threads_per_rank=1, world_size=1, num_batches_resumed=0, wall_s=1.0,

@@ -48,6 +48,22 @@ PLAN = {
 }
 RESULT = {
     "perplexity": FIGURES,
+    "nll_by_context": [
+        {
+            "first_context": 1,
+            "last_context": 1,
+            "num_scored_tokens": 40,
+            "nll_sum_nats": 240.0,
+            "mean_nll_nats": 6.0,
+        },
+        {
+            "first_context": 256,
+            "last_context": 511,
+            "num_scored_tokens": 1200,
+            "nll_sum_nats": 3600.0,
+            "mean_nll_nats": 3.0,
+        },
+    ],
     "scoring": {
         "convention": "lm-eval",
         "window": 512,
@@ -62,7 +78,7 @@ RESULT = {
         "definition": "Every token is scored once.",
     },
     "plan": PLAN,
-    "digests": dict.fromkeys(("model", "data", "tokenizer", "windows"), DIGEST),
+    "digests": dict.fromkeys(("model", "data", "tokenizer", "windows", "tokens"), DIGEST),
     "device": "cpu",
     "dtype": "float32",
     "threads_per_rank": 1,
@@ -205,6 +221,10 @@ def test_result_shows_figures_conditions_and_ranks() -> None:
         "attempt node batches windows tokens",
         "1 0 alpha 3 9 4,608",
         "2 0 alpha 18 35 10,392",
+        "Mean nll by tokens before the scored one",
+        "context (tokens) scored tokens mean nll (nats)",
+        f"1 40 6.0000 {'█' * 30}",
+        f"256 to 511 1,200 3.0000 {'█' * 15}",
         "Warning: a [bold]warning [2J",
     ]
 
@@ -213,6 +233,16 @@ def test_findings_of_the_audit_are_shown() -> None:
     console = make_console()
     print_end(console, make_job(result=RESULT | {"audit": {"num_findings": 2, "findings": []}}))
     assert "Audit: 2 repetitions of a batch gave other numbers" in text_of(console)
+
+
+def test_the_nll_by_context_is_a_chart_from_zero() -> None:
+    console = make_console()
+    print_end(console, make_job())
+    lines = text_of(console).splitlines()
+    (first,) = (line.split() for line in lines if line.split()[:2] == ["1", "40"])
+    (last,) = (line.split() for line in lines if line.split()[:3] == ["256", "to", "511"])
+    assert first == ["1", "40", "6.0000", "\u2588" * 30]
+    assert last == ["256", "to", "511", "1,200", "3.0000", "\u2588" * 15]
 
 
 def test_away_from_a_terminal_there_are_no_control_codes() -> None:

@@ -21,7 +21,11 @@ PLAN = make_plan(
 def entry(batch: int, nll_nats: float = 1.5) -> LedgerEntry:
     squares = (nll_nats,)
     return LedgerEntry(
-        batch=batch, nll_nats=(nll_nats,), nll_squares=squares, num_scored=(4 - batch,)
+        batch=batch,
+        nll_nats=(nll_nats,),
+        nll_squares=squares,
+        num_scored=(4 - batch,),
+        nll_by_context=(nll_nats,) * (4 - batch).bit_length(),
     )
 
 
@@ -52,12 +56,18 @@ def test_entries_read_back_to_the_last_bit(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (
-            '{"batch": 0, "nll_nats": [1.0], "nll_squares": [1.0], "num_scored": [4]}\n{"ba',
+            '{"batch": 0, "nll_nats": [1.0], "nll_squares": [1.0], '
+            '"num_scored": [4], "nll_by_context": [1, 2, 3]}\n{"ba',
             "line 2 of",
         ),
-        ('{"batch": 0, "nll_nats": [NaN], "nll_squares": [1.0], "num_scored": [4]}\n', "line 1 of"),
         (
-            '{"batch": 0, "nll_nats": [1.0, 2.0], "nll_squares": [1.0], "num_scored": [4]}\n',
+            '{"batch": 0, "nll_nats": [NaN], "nll_squares": [1.0], '
+            '"num_scored": [4], "nll_by_context": [1, 2, 3]}\n',
+            "line 1 of",
+        ),
+        (
+            '{"batch": 0, "nll_nats": [1.0, 2.0], "nll_squares": [1.0], '
+            '"num_scored": [4], "nll_by_context": [1, 2, 3]}\n',
             "line 1 of",
         ),
     ],

@@ -71,7 +71,13 @@ def test_digest_tells_plans_apart(other: Plan) -> None:
 
 def entry(batch: int, num_scored: tuple[int, ...]) -> LedgerEntry:
     ones = (1.0,) * len(num_scored)
-    return LedgerEntry(batch=batch, nll_nats=ones, nll_squares=ones, num_scored=num_scored)
+    return LedgerEntry(
+        batch=batch,
+        nll_nats=ones,
+        nll_squares=ones,
+        num_scored=num_scored,
+        nll_by_context=(1.0,) * max(num_scored).bit_length(),
+    )
 
 
 def test_check_takes_the_entries_of_the_plan() -> None:
