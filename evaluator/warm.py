@@ -20,6 +20,8 @@ from types import FrameType
 from typing import NoReturn
 
 import torch.distributed as dist
+import transformers
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 import evaluator.runner  # noqa: F401 - to have it, and torch and transformers, in memory
 from evaluator import __main__ as entry
@@ -44,13 +46,12 @@ def main() -> int:
 
 
 def _import_ahead() -> None:
-    import transformers
-
     # Named once, so that the lazy module looks them up.
     _ = transformers.AutoConfig, transformers.AutoModelForCausalLM, transformers.AutoTokenizer
     for family in FAMILIES:
-        with suppress(ImportError):
-            importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+        importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+        # Compiles patterns for all architectures, once.
+        get_checkpoint_conversion_mapping(family)
 
 
 def _wait_for_order(server_pid: int, start_ticks: int) -> WarmOrder | None:
@@ -100,13 +101,24 @@ def launch(order: WarmOrder) -> int:
 
 def _fork(order: WarmOrder, rank: int, listener: socket.socket, port: int) -> int:
     """Start a rank; returns its process id."""
-    if pid := os.fork():
-        return pid
+    pid = os.fork()
+    if pid == 0:
+        _be_rank(order, rank, listener, port)
+    return pid
+
+
+def _be_rank(order: WarmOrder, rank: int, listener: socket.socket, port: int) -> NoReturn:
+    """Run as `python -m evaluator` does; never returns into the agent's code."""
     started = time.monotonic()
     listener.close()
     os.environ.update(order.env)
     os.environ.update(_rank_environment(rank, order.num_ranks, port))
-    _be_rank(order.spec_path, started)
+    try:
+        code = entry.main([order.spec_path], started=started)
+    except BaseException:  # noqa: BLE001 - the edge of the process
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    entry.end(code)
 
 
 def _rank_environment(rank: int, num_ranks: int, port: int) -> dict[str, str]:
@@ -123,16 +135,6 @@ def _rank_environment(rank: int, num_ranks: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-
-
-def _be_rank(spec_path: str, started: float) -> NoReturn:
-    """Run as `python -m evaluator` does; never returns into the agent's code."""
-    try:
-        code = entry.main([spec_path], started=started)
-    except BaseException:  # noqa: BLE001 - the edge of the process
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    entry.end(code)
 
 
 class Ranks:
