@@ -53,8 +53,13 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return Options(spec_path=options.spec, run_dir=options.run_dir)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank; answers the exit code."""
+def main(arguments: Sequence[str] | None = None, started: float = STARTED) -> int:
+    """Run one rank; answers the exit code.
+
+    Args:
+        arguments: Of the command line; None takes those of the process.
+        started: By the monotonic clock, when this rank began.
+    """
     # A crash inside a library ends the process without an exception; this leaves its stack.
     faulthandler.enable()
     if under_torchrun(os.environ):
@@ -63,14 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TQDM_DISABLE", "1")
     options = parse(arguments)
     if "RANK" in os.environ:
-        return _launched(options)
-    return _alone(options)
+        return _launched(options, started)
+    return _alone(options, started)
 
 
-def _alone(options: Options) -> int:
+def _alone(options: Options, started: float) -> int:
     """Result on stdout and 0, or the reason on stderr and 1."""
     try:
-        result = _open(options).run()
+        result = _open(options, started).run()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
@@ -81,7 +86,7 @@ def _alone(options: Options) -> int:
     return 0
 
 
-def _launched(options: Options) -> int:
+def _launched(options: Options, started: float) -> int:
     """As alone, but a result that a server waits for is not printed.
 
     What went wrong is raised out of `record`, which leaves it in a file for torchrun.
@@ -89,7 +94,7 @@ def _launched(options: Options) -> int:
     has_server = True
     run: Callable[[], Result | None]
     try:
-        session = _open(options)
+        session = _open(options, started)
         has_server, run = session.has_server, session.run
     except Exception as error:  # noqa: BLE001 - the edge of the program
         run = partial(_fail, error)
@@ -120,13 +125,13 @@ def _print_result(result: Result) -> None:
     sys.stdout.write(result.model_dump_json(indent=2) + "\n")
 
 
-def _open(options: Options) -> Session:
+def _open(options: Options, started: float) -> Session:
     rank = RankInfo.from_env(os.environ)
     _set_logging(rank.log_context())
     spec = read_spec(options.spec_path)
     _set_logging({"job_id": spec.job_id, **rank.log_context()})
     run_dir = choose_run_dir(options.spec_path, spec, options.run_dir)
-    return Session(spec, rank, run_dir, STARTED)
+    return Session(spec, rank, run_dir, started)
 
 
 def _set_logging(context: Mapping[str, int | str]) -> None:
@@ -138,7 +143,7 @@ def _set_logging(context: Mapping[str, int | str]) -> None:
     logging.captureWarnings(True)
 
 
-def _end(code: int) -> NoReturn:
+def end(code: int) -> NoReturn:
     """End the process without taking the interpreter down.
 
     A rank that had done all its work was seen to abort in that (1 of 40 launches, "terminate called
@@ -152,4 +157,4 @@ def _end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _end(main())
+    end(main())

@@ -93,7 +93,8 @@ def _spawn_supervisor(ref: LaunchRef, env: dict[str, str]) -> None:
     command = [sys.executable, "-S", "-P", "-X", "utf8", "-m", "app.launchers.supervisor"]
     try:
         done = subprocess.run(
-            [*command, str(ref.run_dir)],
+            # By its working directory, which stays right when the directory gets another name.
+            [*command, os.curdir],
             env={**env, "PYTHONPATH": str(_CODE_ROOT)},
             cwd=ref.run_dir,
             stdin=subprocess.DEVNULL,

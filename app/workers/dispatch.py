@@ -20,6 +20,7 @@ from app.models import Attempt, Job
 from app.settings import Settings
 from app.workers.launching import Claimed, launch_ref, prepare
 from app.workers.settle import Settler
+from app.workers.warm import WarmPool, give_order
 from evaluator.contract.states import FailureReason, JobState
 
 _log = logging.getLogger(__name__)
@@ -29,9 +30,15 @@ class Dispatcher:
     """One turn launches all that fits."""
 
     def __init__(
-        self, database: Database, settings: Settings, launcher: Launcher, settler: Settler
+        self,
+        database: Database,
+        settings: Settings,
+        launcher: Launcher,
+        settler: Settler,
+        pool: WarmPool,
     ) -> None:
         """Take what it works with."""
+        self._pool = pool
         self._database = database
         self._settings = settings
         self._launcher = launcher
@@ -54,14 +61,28 @@ class Dispatcher:
                 return None
             free_gpus = [gpu for gpu in range(self._settings.gpu_slots) if gpu not in used_gpus]
             token = new_token()
-            attempt = _claim(job, token, free_gpus[: job.num_ranks] if device == "cuda" else [])
+            warm = self._pool.ready()
+            attempt = _claim(
+                job,
+                token,
+                launch_id=new_id("lnc") if warm is None else warm.launch_id,
+                gpus=free_gpus[: job.num_ranks] if device == "cuda" else [],
+            )
             session.add(attempt)
             move(session, job, JobEvent.CLAIM)
-        return Claimed(job, attempt, token)
+        return Claimed(job, attempt, token, warm)
 
     async def _launch(self, claimed: Claimed) -> None:
         try:
-            await self._launcher.start(await prepare(claimed, self._database, self._settings))
+            if claimed.warm is not None:
+                self._pool.hand_over(
+                    claimed.warm, launch_ref(self._settings, claimed.attempt).run_dir
+                )
+            launch = await prepare(claimed, self._database, self._settings)
+            if claimed.warm is None:
+                await self._launcher.start(launch)
+            else:
+                give_order(launch, claimed.job.num_ranks)
         except ApiError as error:
             await self._give_up(claimed, _reason_of(error), error.detail)
         except (LaunchError, OSError) as error:
@@ -112,7 +133,7 @@ async def _in_use(session: AsyncSession, device: str) -> tuple[int, set[int]]:
     return sum(row[0] for row in rows), {gpu for row in rows for gpu in row[1]}
 
 
-def _claim(job: Job, token: str, gpus: list[int]) -> Attempt:
+def _claim(job: Job, token: str, *, launch_id: str, gpus: list[int]) -> Attempt:
     """Count the attempt and make its row; the first one starts the job's clock."""
     now = utcnow()
     job.attempt += 1
@@ -126,7 +147,7 @@ def _claim(job: Job, token: str, gpus: list[int]) -> Attempt:
         id=new_id("att"),
         job_id=job.id,
         number=job.attempt,
-        launch_id=new_id("lnc"),
+        launch_id=launch_id,
         token_hash=hash_token(token),
         created_at=now,
         gpus=gpus,

@@ -24,6 +24,8 @@ class Claimed:
     attempt: Attempt
     token: str
     """Only here and in the run directory; the database has its hash."""
+    warm: LaunchRef | None = None
+    """The agent that waits for it; the attempt has its launch id."""
 
 
 def launch_ref(settings: Settings, attempt: Attempt) -> LaunchRef:
@@ -78,8 +80,8 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
 
 
 def _write(claimed: Claimed, run_dir: Path, spec: LaunchSpec, rows: list[LedgerRow]) -> None:
-    """Write all files; the directory is new, because an attempt's number is used once."""
-    run_dir.mkdir(parents=True)
+    """Write all files; the directory is new, or that of a warm agent: a number is used once."""
+    run_dir.mkdir(parents=True, exist_ok=claimed.warm is not None)
     (run_dir / SPEC_FILE).write_text(spec.model_dump_json(indent=1))
     if rows:
         lines = (to_entry(row).model_dump_json() + "\n" for row in rows)
@@ -90,14 +92,22 @@ def _write(claimed: Claimed, run_dir: Path, spec: LaunchSpec, rows: list[LedgerR
 
 
 def _environment(spec: LaunchSpec, attempt: Attempt, settings: Settings) -> dict[str, str]:
+    return {
+        **base_environment(settings),
+        "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
+        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in attempt.gpus),
+    }
+
+
+def base_environment(settings: Settings) -> dict[str, str]:
+    """What every launch has, whatever its job."""
     offline = "0" if settings.allow_hub else "1"
     return {
         **settings.launch_environment(),
-        "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
+        "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": offline,
         "HF_DATASETS_OFFLINE": offline,
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in attempt.gpus),
     }

@@ -8,6 +8,7 @@ from app.workers.dispatch import Dispatcher
 from app.workers.loop import Loop
 from app.workers.reconcile import Reconciler
 from app.workers.settle import Settler
+from app.workers.warm import WarmPool
 
 _INTERVAL_SECONDS = 0.5
 
@@ -20,22 +21,26 @@ class Workers:
     ) -> None:
         """Wire the loops."""
         settler = Settler(database, settings, absorber)
-        dispatcher = Dispatcher(database, settings, launcher, settler)
+        self._pool = WarmPool(settings, launcher)
+        dispatcher = Dispatcher(database, settings, launcher, settler, self._pool)
         reconciler = Reconciler(database, settings, launcher, settler)
         self._loops = (
             Loop("reconcile", _INTERVAL_SECONDS, reconciler.turn),
             Loop("dispatch", _INTERVAL_SECONDS, dispatcher.turn),
+            Loop("warm", _INTERVAL_SECONDS, self._pool.turn),
         )
 
     async def start(self) -> None:
         """Begin; launches that are running are adopted by the first turn."""
+        await self._pool.clear()
         for loop in self._loops:
             loop.start()
 
     async def stop(self) -> None:
-        """End. Launches go on."""
+        """End. Launches go on, but those that wait for a job."""
         for loop in self._loops:
             await loop.stop()
+        await self._pool.clear()
 
     def wake(self) -> None:
         """Turn all loops soon."""

@@ -8,10 +8,11 @@ from sqlalchemy import select
 from app.api.deps import Parts
 from app.jobs.ingest import Absorber
 from app.jobs.service import JobRecord
-from app.launchers.base import Ended, Launch, LaunchRef, NotStarted, Seen
+from app.launchers.base import Ended, Launch, Launcher, LaunchRef, NotStarted, Seen
 from app.models import Attempt, Event
 from app.workers.dispatch import Dispatcher
 from app.workers.settle import Settler
+from app.workers.warm import WarmPool
 from evaluator.contract import CONTRACT_VERSION
 from evaluator.contract.env import TOKEN_FILE
 from evaluator.contract.reports import (
@@ -117,11 +118,16 @@ def progress(seq: int, *batches: int, rank: int = 0, shift: float = 0.0) -> Prog
     )  # fmt: skip
 
 
+def make_dispatcher(parts: Parts, launcher: Launcher) -> Dispatcher:
+    settler = Settler(parts.database, parts.settings, Absorber())
+    pool = WarmPool(parts.settings, launcher)
+    return Dispatcher(parts.database, parts.settings, launcher, settler, pool)
+
+
 async def launch(parts: Parts) -> Run:
     """Let the dispatcher make the next attempt, as far as the files of its run directory."""
     launcher = PaperLauncher()
-    settler = Settler(parts.database, parts.settings, Absorber())
-    await Dispatcher(parts.database, parts.settings, launcher, settler).turn()
+    await make_dispatcher(parts, launcher).turn()
     (started,) = launcher.started
     async with parts.database.read() as session:
         query = select(Attempt).where(Attempt.launch_id == started.ref.launch_id)

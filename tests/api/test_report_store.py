@@ -10,13 +10,10 @@ from sqlalchemy import select
 
 from app.api.deps import Parts
 from app.errors import AttemptNotCurrent, TokenInvalid, TransitionNotAllowed
-from app.jobs.ingest import Absorber
 from app.jobs.ledger import load_rows, total
 from app.jobs.repository import load_open_attempts
 from app.launchers.base import Vanished
 from app.models import Job, Rank
-from app.workers.dispatch import Dispatcher
-from app.workers.settle import Settler
 from evaluator.contract import CONTRACT_VERSION
 from evaluator.contract.env import TOKEN_FILE
 from evaluator.contract.reports import (
@@ -29,7 +26,17 @@ from evaluator.contract.reports import (
 )
 from evaluator.contract.states import FailureReason, JobState
 from tests.api.factories import submit
-from tests.api.played import ENDED, PaperLauncher, Run, entry, hello, launch, plan, progress
+from tests.api.played import (
+    ENDED,
+    PaperLauncher,
+    Run,
+    entry,
+    hello,
+    launch,
+    make_dispatcher,
+    plan,
+    progress,
+)
 from tests.support.fake_python import made_up_result, plan_facts
 
 
@@ -166,8 +173,7 @@ async def test_cancel_and_the_end_at_once_give_one_terminal_state(run: Run, atte
 async def test_two_dispatchers_make_one_attempt(parts: Parts, client: httpx.AsyncClient) -> None:
     await submit(client)
     launchers = [PaperLauncher(), PaperLauncher()]
-    settler = Settler(parts.database, parts.settings, Absorber())
-    turns = [Dispatcher(parts.database, parts.settings, each, settler).turn() for each in launchers]
+    turns = [make_dispatcher(parts, each).turn() for each in launchers]
     await asyncio.gather(*turns)
     assert sum(len(each.started) for each in launchers) == 1
 
@@ -178,8 +184,7 @@ async def test_a_model_that_is_gone_at_launch_fails_the_job(
     job = await submit(client)
     (parts.settings.model_roots[0] / "tiny" / "config.json").unlink()
     launcher = PaperLauncher()
-    settler = Settler(parts.database, parts.settings, Absorber())
-    await Dispatcher(parts.database, parts.settings, launcher, settler).turn()
+    await make_dispatcher(parts, launcher).turn()
     record = await parts.jobs.get(job["id"])
     assert record.job.state is JobState.FAILED
     assert "config.json" in (record.job.message or "")
@@ -278,8 +283,7 @@ async def test_a_launch_that_can_not_be_prepared_ends_at_once(
         stored = await session.get_one(Job, job["id"])
         stored.request = {**stored.request, "scoring": {"convention": "of a later version"}}
     launcher = PaperLauncher()
-    settler = Settler(parts.database, parts.settings, Absorber())
-    await Dispatcher(parts.database, parts.settings, launcher, settler).turn()
+    await make_dispatcher(parts, launcher).turn()
     async with parts.database.read() as session:
         ended = await session.get_one(Job, job["id"])
         assert await load_open_attempts(session) == []
@@ -295,8 +299,7 @@ async def test_a_path_that_leaves_the_roots_after_submit_is_not_tried_again(
     text.unlink()
     text.symlink_to("/etc/passwd")
     launcher = PaperLauncher()
-    settler = Settler(parts.database, parts.settings, Absorber())
-    await Dispatcher(parts.database, parts.settings, launcher, settler).turn()
+    await make_dispatcher(parts, launcher).turn()
     record = await parts.jobs.get(job["id"])
     assert (record.job.state, record.job.attempt) == (JobState.FAILED, 1)
     assert record.job.state_reason is FailureReason.DATA_NOT_FOUND

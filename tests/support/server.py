@@ -41,7 +41,7 @@ def wait_for(look: Callable[[], T | None], *, within_s: float, what: str) -> T:
         time.sleep(POLL_S)
 
 
-def launch_processes(state_dir: Path) -> dict[int, str]:
+def launch_processes(state_dir: Path, within: str = "") -> dict[int, str]:
     """Pid and command line of every process that belongs to a launch of this state directory.
 
     Found by the working directory as well as by the marker, so that a process without it counts.
@@ -57,10 +57,10 @@ def launch_processes(state_dir: Path) -> dict[int, str]:
             stat = (entry / "stat").read_text()
         except OSError:
             continue
-        runs = str(state_dir.resolve() / "runs")
+        runs = str(state_dir.resolve() / "runs" / within)
         is_ours = cwd.startswith(runs) or f"{runs}/".encode() in command
         marked = b"ASSAY_LAUNCH_ID=" in environ and cwd.startswith(str(state_dir.resolve()))
-        if (is_ours or marked) and stat.rpartition(")")[2].split()[0] not in "ZX":
+        if (is_ours or (marked and not within)) and stat.rpartition(")")[2].split()[0] not in "ZX":
             found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
     return found
 
@@ -152,5 +152,7 @@ class Server:
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
     def processes(self) -> dict[int, str]:
-        """What runs of its launches."""
-        return launch_processes(self.state_dir)
+        """What runs of its jobs' launches."""
+        waiting = set(launch_processes(self.state_dir, within=".warm"))
+        every = launch_processes(self.state_dir)
+        return {pid: command for pid, command in every.items() if pid not in waiting}
