@@ -13,7 +13,7 @@ from app.errors import (
     AttemptNotFound,
     DeviceUnavailable,
     JobNotFound,
-    NodesUnsupported,
+    NodeNotFound,
     PreconditionFailed,
     TooManyRanks,
 )
@@ -33,7 +33,7 @@ from app.jobs.repository import (
 from app.jobs.request import JobRequest
 from app.jobs.scored_by import Accounts, load_accounts
 from app.jobs.transitions import JobEvent
-from app.launchers.rundir import LOG_FILE
+from app.launchers.rundir import log_name
 from app.models import Attempt, Event, Job, JobLabel, Rank
 from app.settings import Settings
 from evaluator.contract.states import FailureReason, JobState
@@ -101,9 +101,6 @@ class JobService:
         device = layout.device
         if device == "auto":
             device = "cuda" if self._settings.gpu_slots else "cpu"
-        if layout.nodes > 1:
-            msg = f"{layout.nodes} nodes asked; the local launcher runs on 1"
-            raise NodesUnsupported(msg, pointer="/launch/nodes")
         num_slots = self._settings.slots(device)
         setting = "ASSAY_GPU_SLOTS" if device == "cuda" else "ASSAY_CPU_SLOTS"
         if num_slots == 0:
@@ -211,17 +208,22 @@ class JobService:
         async with self._database.read() as session:
             return list((await session.scalars(query)).all())
 
-    def log_file(self, record: JobRecord, attempt: int | None) -> Path:
-        """Return the log of an attempt (null: the current one); the file may not exist yet.
+    def log_file(self, record: JobRecord, attempt: int | None, node: int) -> Path:
+        """Return a node's log of an attempt (null: the current one); it may not exist yet.
 
         Raises:
             AttemptNotFound: the job has no attempt of this number.
+            NodeNotFound: the job has no node of this rank.
         """
+        num_nodes = JobRequest.model_validate(record.job.request).launch.nodes
+        if node >= num_nodes:
+            msg = f"job {record.job.id} has no node {node}: its nodes are 0 to {num_nodes - 1}"
+            raise NodeNotFound(msg)
         number = record.job.attempt if attempt is None else attempt
         if attempt is not None and attempt not in {known.number for known in record.attempts}:
             msg = f"job {record.job.id} has no attempt {attempt}"
             raise AttemptNotFound(msg)
-        return self._settings.runs_dir / record.job.id / str(number) / LOG_FILE
+        return self._settings.runs_dir / record.job.id / str(number) / log_name(node)
 
 
 def _new_job(request: JobRequest, device: str) -> Job:

@@ -27,25 +27,33 @@ class LaunchRef:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Command:
+    """A program to start."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """The complete environment: nothing is inherited from the server."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launch:
     """What to start."""
 
     ref: LaunchRef
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    """The complete environment: nothing is inherited from the server."""
+    agents: tuple[Command, ...]
+    """One a node, in the order of the nodes."""
     grace_s: float = 10.0
     """Between SIGTERM and SIGKILL."""
     log_max_bytes: int = 5_000_000
-    """Most bytes of output that are kept."""
+    """Most bytes of output that are kept of each agent."""
 
     def __post_init__(self) -> None:
         """Refuse what would fail later, out of sight."""
         if not self.ref.run_dir.is_absolute():
             msg = f"run_dir {self.ref.run_dir} must be absolute"
             raise ValueError(msg)
-        if not self.argv:
-            msg = "argv must name a program"
+        if not self.agents or not all(agent.argv for agent in self.agents):
+            msg = "there must be an agent, and each must name a program"
             raise ValueError(msg)
         if not 0 <= self.grace_s < float("inf"):
             msg = f"grace_s {self.grace_s} must be finite and not negative"
@@ -70,16 +78,17 @@ class Ended:
     """No process of the launch is left, and how it ended is known."""
 
     exit_code: int | None
-    """Of the first process of the launch; None when a signal ended it or it never started."""
+    """Of the agent that failed first, else of node 0's; None when a signal ended it or it never
+    started."""
     signal: int | None
-    """The signal that ended the first process of the launch."""
+    """The signal that ended that agent."""
     stopped: bool
     """Whether it ended because a stop was requested."""
     ended_at: datetime
     root_cause: str | None
     """One sentence, for example `rank 1 was killed by signal 9 (SIGKILL)`."""
     log_tail: tuple[str, ...]
-    """The last lines of the log, free of control characters."""
+    """The last lines of that agent's log, free of control characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,28 +129,3 @@ class Launcher(Protocol):
         Raises:
             LaunchError: some did not die.
         """
-
-
-def torchrun_argv(python: str, num_ranks: int, spec_path: Path) -> tuple[str, ...]:
-    """The command that evaluates a spec on one node.
-
-    Args:
-        python: the interpreter that has torch and the evaluator.
-        num_ranks: processes to start, at least 1.
-        spec_path: the LaunchSpec; torchrun's own files go beside it.
-    """
-    return (
-        python,
-        "-m",
-        "torch.distributed.run",
-        # A free port and a store of its own for each launch.
-        "--standalone",
-        f"--nproc-per-node={num_ranks}",
-        # The server relaunches, with the batches that are done.
-        "--max-restarts=0",
-        # Otherwise each launch leaves a folder in the temporary directory.
-        f"--log-dir={spec_path.parent / 'torchrun'}",
-        "-m",
-        "evaluator",
-        str(spec_path),
-    )

@@ -63,8 +63,10 @@ def _start(launch: Launch) -> None:
     ref = launch.ref
     order = rundir.Order(
         launch_id=ref.launch_id,
-        argv=launch.argv,
-        env={**launch.env, LAUNCH_ID: ref.launch_id},
+        agents=tuple(
+            rundir.Command(agent.argv, {**agent.env, LAUNCH_ID: ref.launch_id})
+            for agent in launch.agents
+        ),
         grace_s=launch.grace_s,
         log_max_bytes=launch.log_max_bytes,
     )
@@ -77,7 +79,7 @@ def _start(launch: Launch) -> None:
     if rundir.is_claimed(ref.run_dir):
         return
     try:
-        _spawn_supervisor(ref, order.env)
+        _spawn_supervisor(ref, order.agents[0].env)
     except LaunchError:
         if isinstance(_look(ref), Alive | Ended):
             return  # by another start of the same launch, or late

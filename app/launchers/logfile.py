@@ -1,7 +1,7 @@
-"""The log of a launch: capped on disk, and read for the sentence that says why the launch failed.
+"""The log of an agent: capped on disk, and read for the sentence that says why the launch failed.
 
-When a launch writes more than it may, its first lines (what was started, with which versions) and
-its last ones (the error) are kept, and one line between them says how much is missing. `log.txt`
+When an agent writes more than it may, its first lines (what was started, with which versions) and
+its last ones (the error) are kept, and one line between them says how much is missing. The file
 only ever grows, so that a reader who follows it by offset never has to go back.
 Standard library only, because the supervisor imports it.
 """
@@ -13,7 +13,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.launchers.rundir import LATEST_LOG_FILE, LOG_FILE
+from app.launchers.rundir import latest_log
 
 TAIL_BYTES = 512 * 1024
 """Newest output that is kept in memory."""
@@ -30,14 +30,14 @@ _ROOT_CAUSE = "Root Cause (first observed failure)"
 
 
 class CappedLog:
-    """Writes `log.txt` of a run directory. A full disk loses lines, never the launch."""
+    """Writes one file. A full disk loses lines, never the launch."""
 
-    def __init__(self, run_dir: Path, max_bytes: int) -> None:
+    def __init__(self, path: Path, max_bytes: int) -> None:
         self._tail_bytes = min(max_bytes // 2, TAIL_BYTES)
         self._head_bytes = max(0, max_bytes - self._tail_bytes - MARKER_BYTES)
-        self._latest_path = run_dir / LATEST_LOG_FILE
+        self._latest_path = latest_log(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self.fd = os.open(run_dir / LOG_FILE, flags, 0o600)
+        self.fd = os.open(path, flags, 0o600)
         self._seen_bytes = 0
         self._written_bytes = 0
         self._head_is_open = True
@@ -57,7 +57,7 @@ class CappedLog:
         self._latest_is_due = not self._head_is_open
 
     def write_latest(self) -> None:
-        """Show the newest output in a file of its own when `log.txt` is full."""
+        """Show the newest output in a file of its own when the log is full."""
         if not self._latest_is_due:
             return
         temporary = self._latest_path.with_suffix(".tmp")

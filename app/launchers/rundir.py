@@ -16,23 +16,41 @@ from app.launchers.processes import ProcessId
 ORDER_FILE = "launch.json"
 CLAIM_FILE = "supervisor.json"
 STOP_FILE = "stop"
-LOG_FILE = "log.txt"
-"""Output of the launch; only ever grows. Its middle is left out when there is too much."""
-LATEST_LOG_FILE = "log-latest.txt"
-"""The newest output while `LOG_FILE` is full; its content moves there when the launch ends."""
 EXIT_FILE = "exit.json"
+
+
+def log_name(node: int) -> str:
+    """File with the output of a node's agent; only ever grows. Of too much the middle is left out.
+
+    Args:
+        node: its rank among the nodes.
+    """
+    return f"log-node-{node}.txt" if node else "log.txt"
+
+
+def latest_log(path: Path) -> Path:
+    """The newest output while the log at `path` is full; it moves there when the launch ends."""
+    return path.with_name(f"{path.stem}-latest{path.suffix}")
+
+
+class Command(NamedTuple):
+    """A program to start."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    """The complete environment."""
 
 
 class Order(NamedTuple):
     """What the server asks the supervisor to start (`launch.json`)."""
 
     launch_id: str
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    """The complete environment."""
+    agents: tuple[Command, ...]
+    """One a node, in the order of the nodes."""
     grace_s: float
     """From SIGTERM to SIGKILL."""
     log_max_bytes: int
+    """Of each agent."""
 
 
 class Claim(NamedTuple):
@@ -46,16 +64,17 @@ class ExitRecord(NamedTuple):
     """How the launch ended (`exit.json`); written after its last process was gone."""
 
     exit_code: int | None
-    """Of the first process of the launch; None when a signal ended it or it never started."""
+    """Of the agent that failed first, else of node 0's; None when a signal ended it or it never
+    started."""
     signal: int | None
-    """The signal that ended the first process of the launch."""
+    """The signal that ended that agent."""
     stopped: bool
     """Whether the supervisor ended it because it was asked to."""
     ended_at: datetime
     root_cause: str | None
     """One sentence, when the log or the operating system gave the reason."""
     log_tail: tuple[str, ...]
-    """The last lines of the log, free of control characters."""
+    """The last lines of that agent's log, free of control characters."""
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
@@ -97,10 +116,11 @@ def read_order(run_dir: Path) -> Order:
     text = (run_dir / ORDER_FILE).read_text(encoding="utf-8")
     try:
         order = Order(**json.loads(text))
+        agents = tuple(Command(tuple(argv), env) for argv, env in order.agents)
     except TypeError as error:
         msg = f"{run_dir / ORDER_FILE} is not an order: {error}"
         raise ValueError(msg) from error
-    return order._replace(argv=tuple(order.argv))
+    return order._replace(agents=agents)
 
 
 def claim(run_dir: Path, claim: Claim) -> bool:
@@ -152,9 +172,10 @@ def read_exit(run_dir: Path) -> ExitRecord | None:
 
 
 def read_latest_log(run_dir: Path, max_bytes: int = 65_536) -> bytes:
-    """The newest output of the launch; empty when there is none."""
-    for name in (LATEST_LOG_FILE, LOG_FILE):
-        with contextlib.suppress(FileNotFoundError), (run_dir / name).open("rb") as file:
+    """The newest output of node 0's agent; empty when there is none."""
+    log = run_dir / log_name(0)
+    for path in (latest_log(log), log):
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - max_bytes))
             return file.read(max_bytes)
     return b""

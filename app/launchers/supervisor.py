@@ -1,8 +1,9 @@
 """One process per local launch: `python -m app.launchers.supervisor DIR`. It outlives the server.
 
-It starts what `launch.json` in the run directory orders, keeps the log, ends everything when the
-file `stop` appears, and writes `exit.json` when no process of the launch is left. It is the
-parent that every orphan of the launch is handed to, and torchrun dies with it.
+It starts the agents that `launch.json` in the run directory orders, one a node, keeps their logs,
+ends everything when the file `stop` appears or an agent fails, and writes `exit.json` when no
+process of the launch is left. It is the parent that every orphan of the launch is handed to, and
+torchrun dies with it.
 
 Standard library only and a single thread: it starts in milliseconds, stays small for the whole
 life of a launch, and may fork.
@@ -45,18 +46,71 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+class Agent:
+    """The first process of a node, and its log."""
+
+    def __init__(self, command: rundir.Command, log: CappedLog) -> None:
+        self._command = command
+        self.log = log
+        self.output_fd = -1
+        self.output_is_open = False
+        self.pid = 0
+        self.exit_status: int | None = None  # negative: the signal that ended it
+        self.start_problem: str | None = None
+        """Why it could not be started."""
+
+    def start(self) -> None:
+        """Start it; where that fails it has ended, as a shell would report it."""
+        self.output_fd, write_fd = os.pipe()
+        os.set_blocking(self.output_fd, False)
+        try:
+            self.pid = spawn(self._command.argv, self._command.env, write_fd)
+        except OSError as error:
+            not_found = isinstance(error, FileNotFoundError)
+            self.exit_status = EXIT_NOT_FOUND if not_found else EXIT_NOT_EXECUTABLE
+            self.start_problem = f"cannot start {self._command.argv[0]!r}: {error.strerror}"
+        else:
+            self.output_is_open = True
+        finally:
+            os.close(write_fd)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.pid != 0 and self.exit_status is None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended otherwise than well."""
+        return self.exit_status not in (None, 0)
+
+    def pump(self, max_bytes: int) -> int:
+        """Move output into the log; returns the number of bytes."""
+        num_read = 0
+        while self.output_is_open and num_read < max_bytes:
+            try:
+                chunk = os.read(self.output_fd, READ_BYTES)
+            except BlockingIOError:
+                break
+            self.output_is_open = bool(chunk)
+            self.log.write(chunk)
+            num_read += len(chunk)
+        return num_read
+
+
 class Supervisor:
     """Life of one launch, from its start to its exit record."""
 
     def __init__(self, run_dir: Path, order: rundir.Order, wake_fd: int) -> None:
         self._run_dir = run_dir
         self._order = order
-        self._log = CappedLog(run_dir, order.log_max_bytes)
+        self._agents = [
+            Agent(command, CappedLog(run_dir / rundir.log_name(node), order.log_max_bytes))
+            for node, command in enumerate(order.agents)
+        ]
+        self._first_failed: Agent | None = None
         self._wake_fd = wake_fd
-        self._output_fd = -1
-        self._output_is_open = False
-        self._main_pid = 0
-        self._exit_status: int | None = None  # negative: the signal that ended it
+        self._stopped = False
         self._kill_at: float | None = None
         self._latest_log_at = 0.0
         self._stop_signalled = False
@@ -64,31 +118,17 @@ class Supervisor:
     def run(self) -> rundir.ExitRecord:
         """Start the launch, unless it was stopped before, and see it to its end."""
         if self._stop_is_asked():
-            return self._record(stopped=True)
-        self._output_fd, write_fd = os.pipe()
-        os.set_blocking(self._output_fd, False)
+            self._stopped = True
+            return self._record(self._agents[0])
         try:
-            self._main_pid = spawn(self._order.argv, self._order.env, write_fd)
-        except OSError as error:
-            not_found = isinstance(error, FileNotFoundError)
-            return self._record(
-                exit_code=EXIT_NOT_FOUND if not_found else EXIT_NOT_EXECUTABLE,
-                root_cause=f"cannot start {self._order.argv[0]!r}: {error.strerror}",
-            )
-        finally:
-            os.close(write_fd)
-        self._output_is_open = True
-        try:
+            for agent in self._agents:
+                agent.start()
             self._watch()
         finally:
             self._kill_all()
-        self._pump(DRAIN_BYTES)
-        code = self._exit_status or 0
-        return self._record(
-            exit_code=self._exit_status if code >= 0 else None,
-            signal_number=-code if code < 0 else None,
-            stopped=self._kill_at is not None,
-        )
+        for agent in self._agents:
+            agent.pump(DRAIN_BYTES)
+        return self._record(self._first_failed or self._agents[0])
 
     def listen(self) -> None:
         """Take over the signals and leave the terminal and the files of the caller."""
@@ -99,22 +139,35 @@ class Supervisor:
         null_fd = os.open(os.devnull, os.O_RDWR)
         os.dup2(null_fd, 0)
         os.dup2(null_fd, 1)
-        os.dup2(self._log.fd, 2)  # a defect of the supervisor shows in the log
+        os.dup2(self._agents[0].log.fd, 2)  # a defect of the supervisor shows in the log
         os.close(null_fd)
 
     def _on_stop_signal(self, *_: object) -> None:
         self._stop_signalled = True
 
     def _watch(self) -> None:
-        """Wait until the first process ended by itself or its grace is over."""
-        while self._exit_status is None:
-            now = time.monotonic()
+        """Wait until all agents have ended, or those that should have are over their grace."""
+        self._note_failure()
+        while any(agent.runs for agent in self._agents):
             if self._kill_at is None and self._stop_is_asked():
-                os.kill(self._main_pid, signal.SIGTERM)  # our child, not waited for: still its pid
-                self._kill_at = now + self._order.grace_s
-            if self._kill_at is not None and now >= self._kill_at:
+                self._stopped = True
+            if self._kill_at is None and (self._stopped or self._first_failed):
+                self._end_agents()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 return
             self._wait(TICK_S)
+            self._note_failure()
+
+    def _note_failure(self) -> None:
+        """Remember which agent failed first: the others fail because of it."""
+        if self._first_failed is None:
+            self._first_failed = next((each for each in self._agents if each.has_failed), None)
+
+    def _end_agents(self) -> None:
+        for agent in self._agents:
+            if agent.runs:
+                os.kill(agent.pid, signal.SIGTERM)  # our child, not waited for: still its pid
+        self._kill_at = time.monotonic() + self._order.grace_s
 
     def _kill_all(self) -> None:
         """Kill what is left, again and again until nothing is."""
@@ -139,7 +192,7 @@ class Supervisor:
             self._wait(min(delay_s, longest_delay_s))
         for process in spared:
             line = f"[process {process.pid} belongs to another user and could not be ended]\n"
-            self._log.write(line.encode())
+            self._agents[0].log.write(line.encode())
 
     def _kill_children(self) -> bool:
         """Kill our own children in quick succession; returns whether there are any left."""
@@ -156,28 +209,16 @@ class Supervisor:
 
     def _wait(self, timeout_s: float) -> None:
         """Sleep until there is output, a child ended, a signal came or the time is over."""
-        watched = [self._wake_fd, self._output_fd] if self._output_is_open else [self._wake_fd]
-        select.select(watched, [], [], timeout_s)
+        outputs = [agent.output_fd for agent in self._agents if agent.output_is_open]
+        select.select([self._wake_fd, *outputs], [], [], timeout_s)
         drain(self._wake_fd)
-        if self._pump(PUMP_BYTES):
+        if sum(agent.pump(PUMP_BYTES) for agent in self._agents):
             select.select([self._wake_fd], [], [], PUMP_PAUSE_S)
         self._reap()
         if (now := time.monotonic()) >= self._latest_log_at:
-            self._log.write_latest()
+            for agent in self._agents:
+                agent.log.write_latest()
             self._latest_log_at = now + LATEST_LOG_PERIOD_S
-
-    def _pump(self, max_bytes: int) -> int:
-        """Move output into the log; returns the number of bytes."""
-        num_read = 0
-        while self._output_is_open and num_read < max_bytes:
-            try:
-                chunk = os.read(self._output_fd, READ_BYTES)
-            except BlockingIOError:
-                break
-            self._output_is_open = bool(chunk)
-            self._log.write(chunk)
-            num_read += len(chunk)
-        return num_read
 
     def _reap(self) -> bool:
         """Take notice of children that ended, orphans handed to us included; are any left?"""
@@ -188,24 +229,20 @@ class Supervisor:
                 return False
             if pid == 0:
                 return True
-            if pid == self._main_pid:
-                self._exit_status = os.waitstatus_to_exitcode(status)
+            for agent in self._agents:
+                if pid == agent.pid:
+                    agent.exit_status = os.waitstatus_to_exitcode(status)
 
-    def _record(
-        self,
-        *,
-        exit_code: int | None = None,
-        signal_number: int | None = None,
-        stopped: bool = False,
-        root_cause: str | None = None,
-    ) -> rundir.ExitRecord:
-        lines = self._log.close()
+    def _record(self, agent: Agent) -> rundir.ExitRecord:
+        """What became of the launch, as this agent tells it."""
+        lines = {each: each.log.close() for each in self._agents}[agent]
+        code = agent.exit_status
         return rundir.ExitRecord(
-            exit_code=exit_code,
-            signal=signal_number,
-            stopped=stopped,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=-code if code is not None and code < 0 else None,
+            stopped=self._stopped,
             ended_at=datetime.now(UTC),
-            root_cause=root_cause or find_root_cause(lines),
+            root_cause=agent.start_problem or find_root_cause(lines),
             log_tail=lines[-NUM_TAIL_LINES:],
         )
 

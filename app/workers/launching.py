@@ -9,7 +9,8 @@ from app.db import Database
 from app.jobs.ledger import is_complete, load_rows, to_entry
 from app.jobs.paths import resolve_data, resolve_model
 from app.jobs.request import JobRequest
-from app.launchers.base import Launch, LaunchRef, torchrun_argv
+from app.launchers.base import Command, Launch, LaunchRef
+from app.launchers.torchrun import torchrun_commands
 from app.models import Attempt, Job, LedgerRow
 from app.settings import Settings
 from evaluator.contract.env import FINISHED_FILE, SPEC_FILE, TOKEN_FILE
@@ -49,8 +50,7 @@ async def prepare(claimed: Claimed, database: Database, settings: Settings) -> L
     await asyncio.to_thread(_write, claimed, ref.run_dir, spec, rows)
     return Launch(
         ref=ref,
-        argv=torchrun_argv(settings.python, job.num_ranks, ref.run_dir / SPEC_FILE),
-        env=_environment(spec, attempt, settings),
+        agents=_agents(spec, attempt, settings, ref.run_dir / SPEC_FILE),
         grace_s=settings.stop_grace_seconds,
         log_max_bytes=settings.log_max_bytes,
     )
@@ -91,11 +91,26 @@ def _write(claimed: Claimed, run_dir: Path, spec: LaunchSpec, rows: list[LedgerR
         file.write(claimed.token)
 
 
-def _environment(spec: LaunchSpec, attempt: Attempt, settings: Settings) -> dict[str, str]:
+def _agents(
+    spec: LaunchSpec, attempt: Attempt, settings: Settings, spec_path: Path
+) -> tuple[Command, ...]:
+    """Return what to start on each node; nodes share no GPU."""
+    nodes, ranks = spec.launch.nodes, spec.launch.ranks_per_node
+    commands = torchrun_commands(settings.python, nodes, ranks, spec_path)
+    return tuple(
+        Command(
+            argv=argv,
+            env=_environment(spec, attempt.gpus[node * ranks : (node + 1) * ranks], settings),
+        )
+        for node, argv in enumerate(commands)
+    )
+
+
+def _environment(spec: LaunchSpec, gpus: list[int], settings: Settings) -> dict[str, str]:
     return {
         **base_environment(settings),
         "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
-        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in attempt.gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus),
     }
 
 
