@@ -3,9 +3,10 @@
     ApiError
     +-- InvalidRequest 422       the request asks for something that can't be
     |   +-- PathNotAllowed, ModelNotFound, DataNotFound, WeightsUnsafe, ModelIncomplete,
-    |       InlineTooLarge, TooManyRanks, DeviceUnavailable, NodesUnsupported, HubDisabled
+    |       InlineTooLarge, TooManyRanks, DeviceUnavailable, HubDisabled
     +-- InvalidCursor 400
-    +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, RouteNotFound 404
+    +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, NodeNotFound 404,
+    |   RouteNotFound 404
     +-- MethodNotAllowed 405
     +-- TransitionNotAllowed 409, AttemptNotCurrent 409, ContractMismatch 409
     +-- NotComparable 409, RecordsMissing 409
@@ -104,13 +105,6 @@ class DeviceUnavailable(InvalidRequest):
     status = 422
 
 
-class NodesUnsupported(InvalidRequest):
-    """The launcher can't run on several nodes"""
-
-    code = "nodes_unsupported"
-    status = 422
-
-
 class HubDisabled(InvalidRequest):
     """This server does not download from the hub"""
 
@@ -143,6 +137,13 @@ class AttemptNotFound(ApiError):
     """The job has no such attempt"""
 
     code = "attempt_not_found"
+    status = 404
+
+
+class NodeNotFound(ApiError):
+    """The job has no such node"""
+
+    code = "node_not_found"
     status = 404
 
 

@@ -13,9 +13,9 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.deps import BIGINT_MAX, JobId, NoQuery, PartsDep
 from app.api.openapi import answers
-from app.errors import AttemptNotFound, JobNotFound
+from app.errors import AttemptNotFound, JobNotFound, NodeNotFound
 from app.jobs.service import JobRecord
-from app.launchers.rundir import LATEST_LOG_FILE
+from app.launchers.rundir import latest_log
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -30,6 +30,8 @@ class LogQuery(NoQuery):
 
     attempt: Annotated[int, Field(ge=1, le=BIGINT_MAX)] | None = None
     """Number of the attempt; without it the current one."""
+    node: Annotated[int, Field(ge=0, le=BIGINT_MAX)] = 0
+    """Rank of the node whose processes wrote it."""
     offset: Annotated[int, Field(ge=0, le=BIGINT_MAX)] | None = None
     """Byte to begin at: 0, or `Next-Offset` of the answer before."""
     limit: Annotated[int, Field(ge=_CHARACTER_MAX_BYTES, le=LIMIT_MAX_BYTES)] = LIMIT_MAX_BYTES
@@ -55,13 +57,13 @@ class Chunk(NamedTuple):
 @router.get(
     "/{job_id}/logs",
     operation_id="getLogs",
-    summary="Read the log of an attempt",
+    summary="Read the log of a node in an attempt",
     response_class=PlainTextResponse,
     responses=answers(
         {
             200: {
-                "description": "Output of the launch; empty as long as there is none. Bytes that "
-                "are not UTF-8 are replaced by U+FFFD.",
+                "description": "Output of the node's processes; empty as long as there is none. "
+                "Bytes that are not UTF-8 are replaced by U+FFFD.",
                 "content": {"text/plain": {"schema": {"type": "string"}}},
                 "headers": {
                     _NEXT_OFFSET: {
@@ -74,12 +76,13 @@ class Chunk(NamedTuple):
         },
         JobNotFound,
         AttemptNotFound,
+        NodeNotFound,
     ),
 )
 async def get_logs(job_id: JobId, query: Annotated[LogQuery, Query()], parts: PartsDep) -> Response:
     """Return part of a log. A log only grows, so an offset stays good."""
     record = await parts.jobs.get(job_id)
-    path = parts.jobs.log_file(record, query.attempt)
+    path = parts.jobs.log_file(record, query.attempt, query.node)
     if query.tail is not None:
         chunk = await run_in_threadpool(read_tail, path, query.tail, query.limit)
     else:
@@ -124,7 +127,7 @@ def read_tail(path: Path, num_lines: int, limit: int) -> Chunk:
 
     While a log is full, its newest output is in another file; that is what a tail is about.
     """
-    latest = path.with_name(LATEST_LOG_FILE)
+    latest = latest_log(path)
     for candidate in (latest, path):
         try:
             with candidate.open("rb") as file:

@@ -150,9 +150,9 @@ class Client:
         """Ask for another attempt at a job and return the job."""
         return self._document("POST", _path(job_id, "retry"))
 
-    def log(self, job_id: str, *, attempt: int, offset: int) -> LogPart:
-        """Return the log of an attempt from byte `offset` on, or the first part of that."""
-        params = [("attempt", str(attempt)), ("offset", str(offset))]
+    def log(self, job_id: str, *, attempt: int, offset: int, node: int = 0) -> LogPart:
+        """Return a node's log of an attempt from byte `offset` on, or the first part of that."""
+        params = [("attempt", str(attempt)), ("node", str(node)), ("offset", str(offset))]
         with self._answer("GET", _path(job_id, "logs"), params=params) as response:
             text = response.read().decode(errors="replace")
             return LogPart(text, int(response.headers["Next-Offset"]))

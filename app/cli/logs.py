@@ -28,6 +28,7 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Number of the attempt (the current one).")
     ] = None,
+    node: Annotated[int, typer.Option(min=0, help="Rank of the node.")] = 0,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
     ] = False,
@@ -39,7 +40,7 @@ def logs(
     """Print the log of an attempt. With --follow, new output and later attempts too."""
     write = _write_json if as_json else _write_text
     with Client(server) as client:
-        reader = _Reader(client, job, attempt, write)
+        reader = _Reader(client, job, attempt, node, write)
         if not follow:
             reader.read_new()
             if not reader.attempt:
@@ -59,6 +60,7 @@ class _Reader:
     job_id: str
     wanted: int | None
     """The attempt asked for; null for whatever is current."""
+    node: int
     write: Callable[[int, str], None]
     attempt: int = 0
     offset: int = 0
@@ -79,7 +81,9 @@ class _Reader:
 
     def _copy(self) -> None:
         while self.attempt:
-            part = self.client.log(self.job_id, attempt=self.attempt, offset=self.offset)
+            part = self.client.log(
+                self.job_id, attempt=self.attempt, node=self.node, offset=self.offset
+            )
             self.offset = part.next_offset
             if not part.text:
                 return

@@ -61,7 +61,8 @@ class Dispatcher:
                 return None
             free_gpus = [gpu for gpu in range(self._settings.gpu_slots) if gpu not in used_gpus]
             token = new_token()
-            warm = self._pool.ready()
+            # One agent is one node.
+            warm = self._pool.ready() if job.request["launch"]["nodes"] == 1 else None
             attempt = _claim(
                 job,
                 token,

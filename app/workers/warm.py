@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.ids import new_id
 from app.launchers import processes
-from app.launchers.base import Alive, Launch, Launcher, LaunchError, LaunchRef
+from app.launchers.base import Alive, Command, Launch, Launcher, LaunchError, LaunchRef
 from app.settings import Settings
 from app.workers.launching import base_environment
 from evaluator.contract.env import SPEC_FILE
@@ -77,15 +77,13 @@ class WarmPool:
         launch_id = new_id("lnc")
         ref = LaunchRef(launch_id=launch_id, run_dir=self._folder / launch_id)
         me = processes.identify(os.getpid())
+        argv = (self._settings.python, "-m", "evaluator.warm", str(me.pid), str(me.start_ticks))
         launch = Launch(
             ref=ref,
-            argv=(
-                self._settings.python, "-m", "evaluator.warm", str(me.pid), str(me.start_ticks)
-            ),
-            env=base_environment(self._settings),
+            agents=(Command(argv=argv, env=base_environment(self._settings)),),
             grace_s=self._settings.stop_grace_seconds,
             log_max_bytes=self._settings.log_max_bytes,
-        )  # fmt: skip
+        )
         try:
             await self._launcher.start(launch)
         except LaunchError as error:
@@ -112,7 +110,9 @@ def give_order(launch: Launch, num_ranks: int) -> None:
         OSError: The order can't be written.
     """
     order = WarmOrder(
-        num_ranks=num_ranks, spec_path=str(launch.ref.run_dir / SPEC_FILE), env=dict(launch.env)
+        num_ranks=num_ranks,
+        spec_path=str(launch.ref.run_dir / SPEC_FILE),
+        env=dict(launch.agents[0].env),
     )
     temporary = launch.ref.run_dir / f"{ORDER_FILE}.tmp"
     temporary.write_text(order.model_dump_json())

@@ -7,7 +7,7 @@ import pytest
 
 from app.api.deps import Parts
 from app.jobs.transitions import JobEvent
-from app.launchers.rundir import LATEST_LOG_FILE, LOG_FILE
+from app.launchers.rundir import latest_log, log_name
 from tests.api.factories import claim, make_job, settle, submit
 
 
@@ -24,7 +24,7 @@ def log(parts: Parts, job_id: str) -> Path:
     """Where the log of its first attempt goes."""
     folder = parts.settings.runs_dir / job_id / "1"
     folder.mkdir(parents=True)
-    return folder / LOG_FILE
+    return folder / log_name(0)
 
 
 async def get(client: httpx.AsyncClient, job_id: str, **query: int) -> httpx.Response:
@@ -112,7 +112,7 @@ async def test_the_last_lines_of_a_full_log_are_the_newest(
     client: httpx.AsyncClient, job_id: str, log: Path
 ) -> None:
     log.write_text("old\n")
-    log.with_name(LATEST_LOG_FILE).write_text("newer\nnewest\n")
+    latest_log(log).write_text("newer\nnewest\n")
     answer = await get(client, job_id, tail=1)
     assert (answer.text, answer.headers["next-offset"]) == ("newest\n", "4")
 

@@ -40,7 +40,7 @@ Root Cause (first observed failure):
 
 
 def test_log_under_the_cap_is_whole(tmp_path: Path) -> None:
-    log = CappedLog(tmp_path, 1000)
+    log = CappedLog(tmp_path / "log.txt", 1000)
     log.write(b"a\n" * 200)
     log.write(b"b\n" * 300)
     assert log.close()[-1] == "b"
@@ -48,7 +48,7 @@ def test_log_under_the_cap_is_whole(tmp_path: Path) -> None:
 
 
 def test_log_above_the_cap_keeps_both_ends_and_counts_the_rest(tmp_path: Path) -> None:
-    log = CappedLog(tmp_path, 1000)
+    log = CappedLog(tmp_path / "log.txt", 1000)
     written = b"".join(b"%05d\n" % number for number in range(20_000))
     for start in range(0, len(written), 1234):
         log.write(written[start : start + 1234])
@@ -65,7 +65,7 @@ def test_log_above_the_cap_keeps_both_ends_and_counts_the_rest(tmp_path: Path) -
 
 
 def test_log_only_grows(tmp_path: Path) -> None:
-    log = CappedLog(tmp_path, 1000)
+    log = CappedLog(tmp_path / "log.txt", 1000)
     seen = b""
     for number in range(500):
         log.write(b"%d\n" % number)
@@ -77,7 +77,7 @@ def test_log_only_grows(tmp_path: Path) -> None:
 
 
 def test_latest_output_is_shown_while_the_log_is_full(tmp_path: Path) -> None:
-    log = CappedLog(tmp_path, 1000)
+    log = CappedLog(tmp_path / "log.txt", 1000)
     log.write(b"first\n")
     log.write_latest()
     assert not (tmp_path / "log-latest.txt").exists()

@@ -9,7 +9,7 @@ from app.launchers import rundir
 from app.launchers.processes import ProcessId
 
 ORDER = rundir.Order(
-    launch_id="a1", argv=("python", "-c", "ö"), env={"KEY": "Wert ü"}, grace_s=2.5,
+    launch_id="a1", agents=(rundir.Command(("python", "-c", "ö"), {"KEY": "Wert ü"}),), grace_s=2.5,
     log_max_bytes=1000,
 )  # fmt: skip
 CLAIM = rundir.Claim("a1", ProcessId("boot", 12, 345))

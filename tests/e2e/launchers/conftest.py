@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from app.launchers import rundir
-from app.launchers.base import Alive, Ended, Launch, LaunchRef, Seen
+from app.launchers.base import Alive, Command, Ended, Launch, LaunchRef, Seen
 from app.launchers.local import LocalLauncher
 from tests.support import fake_agent
 
@@ -95,10 +95,17 @@ async def new_run(tmp_path: Path) -> AsyncIterator[Callable[..., Run]]:
     """Make launches of the fake agent, or of another command."""
     runs: list[Run] = []
 
-    def make(*options: str, argv: tuple[str, ...] = (), **settings: object) -> Run:
+    def make(
+        *options: str,
+        argv: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+        agents: int = 1,
+        **settings: object,
+    ) -> Run:
         agent = (sys.executable, fake_agent.__file__, *options)
         ref = LaunchRef(launch_id=secrets.token_hex(16), run_dir=tmp_path / f"run{len(runs)}")
-        launch = Launch(ref=ref, argv=argv or agent, **{"env": {}, **settings})  # type: ignore[arg-type]
+        command = Command(argv=argv or agent, env=env or {})
+        launch = Launch(ref=ref, agents=(command,) * agents, **settings)  # type: ignore[arg-type]
         runs.append(Run(launch))
         return runs[-1]
 

@@ -161,11 +161,11 @@ def server_process(run: Run, code: str) -> subprocess.Popen[bytes]:
     """A process that imports the launcher, knows the launch, and runs the code."""
     preamble = f"""
 import asyncio, pathlib
-from app.launchers.base import Alive, Launch, LaunchRef
+from app.launchers.base import Alive, Command, Launch, LaunchRef
 from app.launchers.local import LocalLauncher
 ref = LaunchRef(launch_id={run.ref.launch_id!r}, run_dir=pathlib.Path({str(run.run_dir)!r}))
 launcher = LocalLauncher()
-launch = Launch(ref=ref, argv={run.launch.argv!r}, env={{}})
+launch = Launch(ref=ref, agents=(Command(argv={run.launch.agents[0].argv!r}, env={{}}),))
 """
     command = [sys.executable, "-c", preamble + code]
     return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.launchers.base import torchrun_argv
+from app.launchers.torchrun import torchrun_commands
 from tests.e2e.launchers.conftest import Run
 
 NewRun = Callable[..., Run]
@@ -26,7 +26,7 @@ if "die" not in sys.argv:
 def torchrun_of_a_script(tmp_path: Path, *arguments: str) -> tuple[str, ...]:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    argv = torchrun_argv(sys.executable, 2, tmp_path / "spec.json")
+    (argv,) = torchrun_commands(sys.executable, 1, 2, tmp_path / "spec.json")
     assert argv[-3:] == ("-m", "evaluator", str(tmp_path / "spec.json"))
     return (*argv[:-3], str(script), *arguments)
 
