@@ -5,8 +5,10 @@ Knows no torch and no store. Every rank computes the same from the same claims.
 
 import math
 import random
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from evaluator.contract.reports import LedgerEntry
@@ -66,13 +68,17 @@ def choose(
         least: Fewest windows, where it has so many.
         seed: Something that no rank chooses, such as the digest of the plan.
     """
-    windows = [
-        Claim(scorer, entry.batch, position, nll_nats)
-        for entry in sorted(entries, key=lambda entry: entry.batch)
-        for position, nll_nats in enumerate(entry.nll_nats)
-    ]
-    num = min(len(windows), max(least, math.ceil(share * len(windows))))
-    return sorted(random.Random(seed).sample(windows, num))  # noqa: S311 - must come again
+    in_order = sorted(entries, key=lambda entry: entry.batch)
+    ends = list(accumulate(len(entry.nll_nats) for entry in in_order))
+    num_windows = ends[-1] if ends else 0
+    num = min(num_windows, max(least, math.ceil(share * num_windows)))
+    claims = []
+    for window in sorted(random.Random(seed).sample(range(num_windows), num)):  # noqa: S311 - must come again
+        index = bisect_right(ends, window)
+        entry = in_order[index]
+        position = window - ends[index] + len(entry.nll_nats)
+        claims.append(Claim(scorer, entry.batch, position, entry.nll_nats[position]))
+    return claims
 
 
 def assign(
@@ -123,9 +129,10 @@ def judge(cases: Iterable[Case], tolerance: float) -> list[Wrong]:
     for case in cases:
         if not disputed(case, tolerance):
             continue
-        said: dict[Scorer, float] = {case.claim.scorer: case.claim.nll_nats, **case.opinions}
-        for scorer, nll in said.items():
-            others = [other for name, other in said.items() if name != scorer]
+        said: list[tuple[Scorer, float]] = [(case.claim.scorer, case.claim.nll_nats)]
+        said += case.opinions.items()
+        for scorer, nll in said:
+            others = [other for name, other in said if name != scorer]
             alone = all(difference(nll, other) > tolerance for other in others)
             agreed = max(others, key=lambda value: _num_like(value, others, tolerance))
             if alone and _num_like(agreed, others, tolerance) > 1:

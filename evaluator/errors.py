@@ -8,7 +8,7 @@
     +-- TokenizerMissing     +-- FieldMissing     +-- PlanMismatch
     +-- TokenizerMismatch                         +-- Communication
     +-- ContractMismatch     +-- Superseded       +-- Stalled
-    +-- SpecInvalid                               +-- ResultInvalid
+    +-- SpecInvalid          +-- AuditUndecided   +-- ResultInvalid
 
 The docstring of a class is the message that is used where none is given. Torch is looked up only
 when it is loaded already, so that the entry can name a failure before anything heavy is there.
@@ -172,6 +172,12 @@ class Stalled(EvaluatorError):
     """A rank stopped making progress."""
 
     reason = FailureReason.STALLED
+
+
+class AuditUndecided(EvaluatorError):
+    """Ranks contradict each other, and no majority says who is wrong."""
+
+    reason = FailureReason.AUDIT_UNDECIDED
 
 
 class ResultInvalid(EvaluatorError):

@@ -40,6 +40,16 @@ class Ledger:
         self.added.append(entry)
         self._unreported.append(entry)
 
+    def drop(self, batches: Iterable[int]) -> None:
+        """Forget batches whose numbers are not to be trusted."""
+        gone = set(batches)
+        self._entries = {index: e for index, e in self._entries.items() if index not in gone}
+        self.added = [entry for entry in self.added if entry.batch not in gone]
+
+    def has(self, entry: LedgerEntry) -> bool:
+        """Whether this very entry is there."""
+        return self._entries.get(entry.batch) == entry
+
     def take_unreported(self) -> tuple[LedgerEntry, ...]:
         """What was added since the last call."""
         entries = tuple(self._unreported)

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from evaluator.contract.audit import Suspect
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import (
     Failure,
@@ -16,6 +17,7 @@ from evaluator.contract.reports import (
     PlanFacts,
     PlanReady,
     Progress,
+    Quarantine,
     RankTiming,
     Result,
 )
@@ -32,7 +34,7 @@ PROGRESS_PERIOD_S = 1.0
 TRACEBACK_CHARACTERS = 4000
 """Of a traceback's end, where the cause stands."""
 
-Stage = Literal["load", "tokenise", "warm_up", "score", "reduce"]
+Stage = Literal["load", "tokenise", "warm_up", "score", "audit", "reduce"]
 
 
 class Narrator:
@@ -80,6 +82,12 @@ class Narrator:
                 plan=facts,
                 model_digest=model_digest,
             )
+        )
+
+    def quarantine(self, suspect: Suspect) -> None:
+        """Say that a rank was found to be wrong; for rank 0."""
+        self._reporter.send(
+            Quarantine(rank=self._rank.rank, seq=self._reporter.next_seq, suspect=suspect)
         )
 
     def enter(self, stage: Stage) -> None:

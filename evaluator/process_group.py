@@ -52,9 +52,9 @@ class Peers:
         self._look_every = timedelta(seconds=stall_timeout_s / LOOKS_PER_STALL)
         self._monotonic = monotonic
 
-    def next_ticket(self) -> int:
-        """The next number that no rank has had: 0, 1, 2, ..."""
-        return int(self._store.add("tickets", 1)) - 1
+    def next_ticket(self, round_: int) -> int:
+        """The next number that no rank has had in this round: 0, 1, 2, ..."""
+        return int(self._store.add(f"tickets/{round_}", 1)) - 1
 
     def note_batch(self) -> None:
         """Tell whoever waits that this rank moves."""
@@ -130,6 +130,12 @@ class Peers:
         except (dist.DistError, RuntimeError, ValueError) as error:
             msg = f"rank {self._rank.rank} can't meet the other ranks: {error}"
             raise Communication(msg) from error
+
+    def total(self, value: float) -> float:
+        """Sum over all ranks, reduced in float64."""
+        tensor = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(tensor)
+        return tensor.item()
 
     def gather(self, value: T) -> list[T] | None:
         """Values of all ranks by rank, on rank 0; None elsewhere."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evaluator.contract.audit import AuditResult
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import ContextNll, LedgerEntry, Perplexity, Result
 from evaluator.errors import ResultInvalid
@@ -89,6 +90,8 @@ class Circumstances:
     device: str
     world_size: int
     num_batches_resumed: int
+    audit: AuditResult
+    sync_error: float
     wall_s: float
     warnings: tuple[str, ...]
 
@@ -114,6 +117,8 @@ def make_result(
         threads_per_rank=spec.launch.threads_per_rank,
         world_size=circumstances.world_size,
         num_batches_resumed=circumstances.num_batches_resumed,
+        audit=circumstances.audit,
+        sync_error=circumstances.sync_error,
         wall_s=circumstances.wall_s,
         versions=versions(),
         warnings=circumstances.warnings,

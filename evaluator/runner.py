@@ -1,17 +1,27 @@
 """The run itself: load, tokenise, plan, score, reduce, report."""
 
+import logging
+import math
+import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from evaluator import device as devices
 from evaluator import process_group
 from evaluator.agreement import agree, check_finished, identity
+from evaluator.audit import difference
+from evaluator.auditing import Auditor, Member, tolerance
 from evaluator.contexts import nll_by_context
+from evaluator.contract.audit import AuditResult
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import LedgerEntry, Result
+from evaluator.faults import with_fault
 from evaluator.forward import Cut, cut_model
 from evaluator.ledger import Ledger, read_finished
 from evaluator.model import LoadedModel, silence_libraries
@@ -33,6 +43,8 @@ from evaluator.score import Scorer
 from evaluator.share import Share
 from evaluator.timing import RankClock
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -43,6 +55,19 @@ class Setup:
     """As rank 0 has it."""
     text: Text
     cut: Cut
+
+
+class Outcome(NamedTuple):
+    """What all ranks together came to; on rank 0."""
+
+    resumed: list[LedgerEntry]
+    """Of earlier attempts, as far as they were trusted."""
+    added: list[list[LedgerEntry]]
+    """By rank."""
+    tokens_digest: str | None
+    audit: AuditResult
+    sync_total: float
+    """Nll in nats, as a collective reduced it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +109,58 @@ class Run:
         ledger.take_over(resumed)
         self.narrator.enter("score")
         share = self._share(peers, setup, device)
-        share.work(setup.text.plan, ledger)
+        auditor = self._auditor(peers, setup, share, device)
+        self._score(peers, share, auditor, ledger)
         self.narrator.enter("reduce")
+        resumed = [entry for entry in resumed if ledger.has(entry)]
+        sync = self._sync_total(peers, ledger, resumed)
         added = self._gather(peers, ledger)
         tokens_digest = self._write_tokens(peers, setup.text.plan, share.tokens)
         if added is None:
             return None
-        result = self._result(setup, device, resumed, added, tokens_digest)
+        result = self._result(
+            setup, device, Outcome(resumed, added, tokens_digest, auditor.result, sync)
+        )
         self.narrator.result(result)
         return result
+
+    def _score(self, peers: Peers, share: Share, auditor: Auditor, ledger: Ledger) -> None:
+        """Score everything, and again what the audit does not trust."""
+        taken = ledger.entries
+        indices, round_ = ledger.unfinished, 0
+        while indices or round_ == 0:
+            num_before = len(ledger.added)
+            if self.rank.rank in auditor.healthy:
+                share.work(auditor.plan, ledger, indices, len(auditor.healthy), round_)
+            self.narrator.enter("audit")
+            with self.clock.measure("wait"):
+                peers.wait_for_all(f"scored/{round_}")
+            num_suspects = len(auditor.suspects)
+            with self.clock.measure("audit"):
+                indices = auditor.look(ledger, ledger.added[num_before:], taken)
+            share.forget(indices)
+            taken, round_ = [], round_ + 1
+            for suspect in auditor.suspects[num_suspects:]:
+                logger.error("a rank was found to be wrong", extra=suspect.model_dump())
+                if self.rank.rank == 0:
+                    self.narrator.quarantine(suspect)
+
+    def _auditor(self, peers: Peers, setup: Setup, share: Share, device: torch.device) -> Auditor:
+        me = Member(self.rank.node_rank, socket.gethostname())
+        return Auditor(
+            rank=self.rank,
+            peers=peers,
+            plan=setup.text.plan,
+            scorer=share.scorer,
+            audit=self.spec.audit,
+            tolerance=tolerance(self.spec.audit, self.spec.launch.dtype, device.type),
+            members=peers.all_gather(me),
+        )
+
+    def _sync_total(self, peers: Peers, ledger: Ledger, resumed: Sequence[LedgerEntry]) -> float:
+        """The nll of all ranks, reduced by a collective; rank 0 adds what was taken over."""
+        entries = [*ledger.added, *(resumed if self.rank.rank == 0 else [])]
+        return peers.total(math.fsum(nll for entry in entries for nll in entry.nll_nats))
 
     def _set_up(self, peers: Peers, device: torch.device) -> Setup:
         cache_dir = Path(self.spec.cache_dir or Path.home() / ".cache" / "assay")
@@ -123,13 +191,14 @@ class Run:
         return read_finished(Path(self.spec.finished_path))
 
     def _share(self, peers: Peers, setup: Setup, device: torch.device) -> Share:
-        scorer = Scorer(
+        plain = Scorer(
             forward=setup.cut.forward,
             documents=setup.text.documents,
             prefix_token_id=setup.text.convention.prefix.token_id,
             device=device,
             dtype=self.spec.launch.dtype,
         )
+        scorer = with_fault(plain, setup.model.model, self.rank.rank, os.environ)
         return Share(
             rank=self.rank,
             peers=peers,
@@ -168,22 +237,22 @@ class Run:
         self,
         setup: Setup,
         device: torch.device,
-        resumed: list[LedgerEntry],
-        added: list[list[LedgerEntry]],
-        tokens_digest: str | None,
+        outcome: Outcome,
     ) -> Result:
-        ledger = join_ledgers(setup.text.plan, resumed, added)
+        ledger = join_ledgers(setup.text.plan, outcome.resumed, outcome.added)
         windows = scored_windows(ledger, setup.text.plan)
         value = measure(windows, setup.text.size)
         records = window_records(windows, setup.text.documents)
         circumstances = Circumstances(
             model_digest=setup.model_digest,
             windows_digest=write_records(self.run_dir / WINDOWS_FILE, records),
-            tokens_digest=tokens_digest,
+            tokens_digest=outcome.tokens_digest,
             nll_by_context=nll_by_context(setup.text.plan, ledger.entries),
             device=devices.describe(device),
             world_size=self.rank.world_size,
-            num_batches_resumed=len(resumed),
+            num_batches_resumed=len(outcome.resumed),
+            audit=outcome.audit,
+            sync_error=difference(outcome.sync_total, value.nll_sum_nats),
             wall_s=self.clock.wall_s,
             warnings=setup.model.warnings
             + setup.cut.warnings

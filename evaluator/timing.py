@@ -12,7 +12,7 @@ from evaluator.contract.reports import RankTiming
 from evaluator.plan import Batch
 from evaluator.ranks import RankInfo
 
-Activity = Literal["load", "tokenise", "warm_up", "compute", "wait", "communicate"]
+Activity = Literal["load", "tokenise", "warm_up", "compute", "audit", "wait", "communicate"]
 
 
 class RankClock:
@@ -61,6 +61,7 @@ class RankClock:
             tokenise_s=seconds("tokenise", 0.0),
             warm_up_s=seconds("warm_up", 0.0),
             compute_s=seconds("compute", 0.0),
+            audit_s=seconds("audit", 0.0),
             wait_s=seconds("wait", 0.0),
             communicate_s=seconds("communicate", 0.0),
             wall_s=self.wall_s,

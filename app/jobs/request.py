@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from evaluator.contract.audit import Audit
 from evaluator.contract.base import Contract
 from evaluator.contract.data import DataSource
 from evaluator.contract.launch import Layout, ModelSource
@@ -30,6 +31,7 @@ class JobRequest(Contract):
     scoring: Scoring = LmEvalScoring()
     outputs: Outputs = Outputs()
     launch: Layout = Layout()
+    audit: Audit = Audit()
     limits: Limits = Limits()
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32, default_factory=dict)]
     """Words to find the job by."""

@@ -66,6 +66,7 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
         data=resolve_data(request.data, settings),
         scoring=request.scoring,
         outputs=request.outputs,
+        audit=request.audit,
         launch=request.launch.model_copy(update={"device": job.device}),
         run_dir=str(run_dir),
         cache_dir=str(settings.weights_dir),

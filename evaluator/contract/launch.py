@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from evaluator.contract import CONTRACT_VERSION
+from evaluator.contract.audit import Audit
 from evaluator.contract.base import Contract, HubName, Name, PathText, PositiveCount, Revision
 from evaluator.contract.data import DataSource
 from evaluator.contract.scoring import LmEvalScoring, Outputs, Scoring
@@ -66,6 +67,7 @@ class LaunchSpec(Contract):
     scoring: Scoring = LmEvalScoring()
     outputs: Outputs = Outputs()
     launch: Layout = Layout()
+    audit: Audit = Audit()
     run_dir: PathText | None = None
     """Folder of this attempt's files; null takes `<spec file>.run`."""
     cache_dir: PathText | None = None

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from evaluator.contract.audit import AuditResult, Suspect
 from evaluator.contract.base import (
     Contract,
     Count,
@@ -30,6 +31,8 @@ class LedgerEntry(Contract):
     """Per window, the sum of the squares of its tokens' nll; float64."""
     num_scored: tuple[Count, ...]
     """Per window, scored tokens."""
+    round: Count = 0
+    """Grows by one each time the audit has batches scored again; the highest counts."""
     nll_by_context: tuple[Nats, ...]
     """Over all windows, by powers of two of the context: 1, 2-3, 4-7, ... inputs before a token."""
 
@@ -56,6 +59,8 @@ class RankTiming(Contract):
     """The first forward, whose result is thrown away."""
     compute_s: Seconds = 0.0
     """Forwards and losses that count."""
+    audit_s: Seconds = 0.0
+    """Scoring windows of others again, and waiting for their answers."""
     wait_s: Seconds = 0.0
     """Blocked until other ranks got to the same point."""
     communicate_s: Seconds = 0.0
@@ -91,7 +96,7 @@ class Hello(ReportBase):
     """Of python, torch, transformers and the evaluator."""
 
 
-Stage = Literal["load", "tokenise", "warm_up", "score", "reduce"]
+Stage = Literal["load", "tokenise", "warm_up", "score", "audit", "reduce"]
 """What a rank is at, in this order."""
 
 
@@ -122,6 +127,13 @@ class Progress(ReportBase):
     stage: Stage
     timing: RankTiming
     entries: tuple[LedgerEntry, ...] = ()
+
+
+class Quarantine(ReportBase):
+    """A rank was found to be wrong; its batches are scored again by others (sent by rank 0)."""
+
+    type: Literal["quarantine"] = "quarantine"
+    suspect: Suspect
 
 
 class NodeTiming(ReportBase):
@@ -228,6 +240,10 @@ class Result(ReportBase):
     world_size: PositiveCount
     num_batches_resumed: Count
     """Batches taken over from earlier attempts."""
+    audit: AuditResult
+    sync_error: Annotated[float, Field(ge=0)]
+    """Relative difference between the total that ranks reduced in float64 and that of the ledger:
+    what rounding in another order does."""
     wall_s: Seconds
     versions: dict[str, str]
     warnings: tuple[str, ...] = ()
@@ -244,7 +260,8 @@ class Failure(ReportBase):
 
 
 Report = Annotated[
-    Hello | PlanReady | Progress | NodeTiming | Result | Failure, Field(discriminator="type")
+    Hello | PlanReady | Progress | Quarantine | NodeTiming | Result | Failure,
+    Field(discriminator="type"),
 ]
 
 

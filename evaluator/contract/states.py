@@ -79,6 +79,8 @@ class FailureReason(StrEnum):
     """The asked device or its communication backend is not there."""
     PLAN_MISMATCH = "plan_mismatch"
     """Ranks or attempts derived different plans: data, tokenizer or request changed."""
+    AUDIT_UNDECIDED = "audit_undecided"
+    """Ranks contradict each other, and no majority says who is wrong; the message names them."""
     RANK_DIED = "rank_died"
     """A rank ended by a signal, or left without saying why."""
     COMMUNICATION = "communication"

@@ -53,7 +53,9 @@ def test_ranks_change_no_bit(tiny: Path, tmp_path: Path, num_ranks: int) -> None
         reports = read_spool(run.run_dir, rank)
         assert [report.seq for report in reports] == list(range(1, len(reports) + 1))
         stages = [report.stage for report in reports if isinstance(report, Progress)]
-        assert list(dict.fromkeys(stages)) == ["load", "tokenise", "warm_up", "score", "reduce"]
+        assert list(dict.fromkeys(stages)) == [
+            *("load", "tokenise", "warm_up", "score", "audit", "reduce")
+        ]
         assert any(isinstance(report, PlanReady) for report in reports) == (rank == 0)
 
 

@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import Path
 
 from evaluator.contract import CONTRACT_VERSION
+from evaluator.contract.audit import AuditResult
 from evaluator.contract.data import InlineData
 from evaluator.contract.env import SPOOL_DIR, WINDOWS_FILE, spool_name
 from evaluator.contract.launch import LaunchSpec
@@ -122,6 +123,11 @@ def plan_facts() -> PlanFacts:
     )  # fmt: skip
 
 
+NO_AUDIT = AuditResult(
+    num_windows=0, tolerance=0.0, largest_difference=0.0, quarantined=(), why_none="one rank"
+)
+
+
 def made_up_result(seq: int, total: float) -> Result:
     perplexity = Perplexity(
         token_perplexity=1.02, token_perplexity_standard_error=None,
@@ -143,6 +149,7 @@ def made_up_result(seq: int, total: float) -> Result:
         model_digest=DIGEST, data_digest=DIGEST, tokenizer_digest=DIGEST,
         windows_digest=f"sha256:{hashlib.sha256(WINDOWS).hexdigest()}", device="cpu",
         dtype="float32", threads_per_rank=1, world_size=1, num_batches_resumed=0, wall_s=1.0,
+        audit=NO_AUDIT, sync_error=0.0,
         versions={},
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ def test_tickets_are_drawn_once() -> None:
     tickets: list[int] = []
 
     def draw(peers: Peers) -> None:
-        tickets.extend(peers.next_ticket() for _ in range(100))
+        tickets.extend(peers.next_ticket(0) for _ in range(100))
 
     assert together(*(lambda p=p: draw(p) for p in peers_of(4))) == [None] * 4
     assert sorted(tickets) == list(range(400))
