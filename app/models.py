@@ -16,6 +16,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -205,10 +206,14 @@ class Rank(Base):
     stage: Mapped[str | None] = mapped_column(String(20))
     timing: Mapped[dict[str, Any] | None]
     """A contract `RankTiming`."""
+    quarantined: Mapped[bool] = mapped_column(server_default=false())
+    """The audit found it to be wrong: none of its batches count."""
 
 
 class LedgerRow(Base):
-    """A finished batch. Written once; a repetition must carry the same bytes."""
+    """A finished batch. Written once; a repetition must carry the same bytes, unless the audit had
+    the batch scored again: then the highest round counts.
+    """
 
     __tablename__ = "ledger"
 
@@ -226,6 +231,7 @@ class LedgerRow(Base):
     """Little-endian int64, one a window."""
     nll_by_context: Mapped[bytes | None]
     """Little-endian float64, one a bucket; null where an older server wrote the row."""
+    round: Mapped[int] = mapped_column(server_default="0")
     num_windows: Mapped[int] = mapped_column(server_default="0")
     num_scored_tokens: Mapped[int] = mapped_column(server_default="0")
     """Sum of `num_scored`, so that the database can count who scored how much."""

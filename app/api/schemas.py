@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from app.jobs.request import JobRequest
+from evaluator.contract.audit import AuditResult
 from evaluator.contract.reports import ContextNll, Perplexity, PlanFacts, ScoringUsed
 from evaluator.contract.states import FailureReason, JobState
 
@@ -172,6 +173,8 @@ class AuditView(View):
     num_findings: Number
     findings: list[FindingView]
     """The first hundred."""
+    sample: AuditResult
+    """Windows that another rank scored again."""
 
 
 class ResultView(View):
@@ -192,6 +195,8 @@ class ResultView(View):
     scored_by: list[ShareView]
     """All attempts and nodes; together they have scored the plan."""
     audit: AuditView
+    sync_error: float
+    """Relative difference between the total that ranks reduced in float64 and the ledger's."""
     wall_seconds: DurationSeconds
     versions: dict[str, str]
     warnings: list[str]

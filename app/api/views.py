@@ -164,8 +164,9 @@ def _view_shares(accounts: Accounts) -> list[ShareView]:
     return [ShareView(**asdict(share)) for share in accounts.shares]
 
 
-def _view_audit(accounts: Accounts) -> AuditView:
+def _view_audit(accounts: Accounts, result: Result) -> AuditView:
     return AuditView(
+        sample=result.audit,
         num_findings=accounts.num_findings,
         findings=[FindingView.model_validate(finding) for finding in accounts.findings],
     )
@@ -195,7 +196,8 @@ def view_result(record: JobRecord) -> ResultView | None:
         world_size=result.world_size,
         num_batches_resumed=result.num_batches_resumed,
         scored_by=_view_shares(accounts),
-        audit=_view_audit(accounts),
+        audit=_view_audit(accounts, result),
+        sync_error=result.sync_error,
         wall_seconds=result.wall_s,
         versions=result.versions,
         warnings=list(result.warnings),

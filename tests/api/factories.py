@@ -188,6 +188,14 @@ def result(seq: int) -> Json:
         "perplexity": FIGURES,
         "nll_by_context": [],
         "tokens_digest": None,
+        "audit": {
+            "num_windows": 2,
+            "tolerance": 0.0,
+            "largest_difference": 0.0,
+            "quarantined": [],
+            "why_none": None,
+        },
+        "sync_error": 0.0,
         "scoring": {
             "convention": "lm-eval",
             "window": 12,
