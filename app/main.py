@@ -14,8 +14,9 @@ from app.db import Database
 from app.disk import DiskProbe
 from app.error_handlers import install_error_handlers
 from app.jobs.hub import Hub
-from app.jobs.ingest import Absorber, ReportWriter
+from app.jobs.ingest import Absorber
 from app.jobs.service import JobService
+from app.jobs.writer import ReportWriter
 from app.launchers.local import LocalLauncher
 from app.middleware import BodyLimit, RequestContext
 from app.settings import Settings

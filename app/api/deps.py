@@ -19,8 +19,8 @@ from app.api.strict import refuse_repeated
 from app.db import Database
 from app.errors import JobNotFound, UnsupportedMediaType
 from app.jobs.hub import Hub
-from app.jobs.ingest import ReportWriter
 from app.jobs.service import JobService
+from app.jobs.writer import ReportWriter
 from app.settings import Settings
 from app.workers import Workers
 
