@@ -24,12 +24,12 @@ from app.start import prepare_database, prepare_state_dir, worker_lock
 from app.workers import Workers
 
 _ROUTERS: Sequence[APIRouter] = (
+    reports.router,  # asked most by far, and routes are tried in order
     jobs.router,
     events.router,
     logs.router,
     records.router,
     comparisons.router,
-    reports.router,
     health.router,
 )
 
