@@ -107,7 +107,9 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         Index("ix_jobs_queue", "state", "device", "priority", "id"),
+        Index("ix_jobs_state_deadline_at", "state", "deadline_at"),
         Index("ix_jobs_created_at_id", "created_at", "id"),
+        Index("ix_jobs_state_created_at_id", "state", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)

@@ -64,21 +64,22 @@ class Rank(asyncio.Protocol):
 
     def _report(self) -> Hello | Progress:
         self.seq += 1
-        places = {"rank": self.rank, "local_rank": self.rank % 8, "node_rank": self.rank // 8}
+        node, local = divmod(self.rank, 8)
         if self.seq == 1:
             return Hello(
-                seq=1, world_size=1024, host=f"node-{self.rank // 8}", pid=1, device="cpu",
-                versions={"python": "3.12.3", "torch": "2.13.0"}, **places,
+                rank=self.rank, local_rank=local, node_rank=node, seq=1, world_size=1024,
+                host=f"node-{node}", pid=1, device="cpu",
+                versions={"python": "3.12.3", "torch": "2.13.0"},
             )  # fmt: skip
         return Progress(
             rank=self.rank,
             seq=self.seq,
             stage="score",
             timing=RankTiming(
-                load_s=self._random.uniform(1, 9), tokenise_s=self._random.random(),
+                rank=self.rank, local_rank=local, node_rank=node, load_s=self._random.uniform(1, 9), tokenise_s=self._random.random(),
                 compute_s=self.seq * self._random.random(), wall_s=self.seq + 7.5,
                 num_batches=self.seq * NUM_ENTRIES, num_input_tokens=self.seq * 4096,
-                num_scored_tokens=self.seq * 4000, peak_memory_bytes=1_234_567_890, **places,
+                num_scored_tokens=self.seq * 4000, peak_memory_bytes=1_234_567_890,
             ),
             entries=tuple(self._entry() for _ in range(NUM_ENTRIES)),
         )  # fmt: skip
