@@ -14,8 +14,9 @@ from app.db import Database
 from app.disk import DiskProbe
 from app.error_handlers import install_error_handlers
 from app.jobs.hub import Hub
-from app.jobs.ingest import Absorber, ReportWriter
+from app.jobs.ingest import Absorber
 from app.jobs.service import JobService
+from app.jobs.writer import ReportWriter
 from app.launchers.local import LocalLauncher
 from app.middleware import BodyLimit, RequestContext
 from app.settings import Settings
@@ -23,13 +24,13 @@ from app.start import prepare_database, prepare_state_dir, worker_lock
 from app.workers import Workers
 
 _ROUTERS: Sequence[APIRouter] = (
+    reports.router,  # asked most by far, and routes are tried in order
     jobs.router,
     events.router,
     logs.router,
     records.router,
     tokens.router,
     comparisons.router,
-    reports.router,
     health.router,
 )
 

@@ -67,13 +67,11 @@ class RequestContext:
             answer.headers["Connection"] = "close"
             await answer(scope, receive, send_marked)
         finally:
-            duration_ms = round((time.perf_counter() - started_at) * 1000, 1)
-            quiet = scope["path"].startswith(_QUIET_PATHS)
-            _log.log(
-                logging.DEBUG if quiet else logging.INFO,
-                "request",
-                extra=_describe(scope) | {"status": status, "duration_ms": duration_ms},
-            )
+            level = logging.DEBUG if scope["path"].startswith(_QUIET_PATHS) else logging.INFO
+            if _log.isEnabledFor(level):
+                duration_ms = round((time.perf_counter() - started_at) * 1000, 1)
+                extra = _describe(scope) | {"status": status, "duration_ms": duration_ms}
+                _log.log(level, "request", extra=extra)
 
 
 def _describe(scope: Scope) -> dict[str, str]:

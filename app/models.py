@@ -108,7 +108,9 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         Index("ix_jobs_queue", "state", "device", "priority", "id"),
+        Index("ix_jobs_state_deadline_at", "state", "deadline_at"),
         Index("ix_jobs_created_at_id", "created_at", "id"),
+        Index("ix_jobs_state_created_at_id", "state", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -211,8 +213,9 @@ class Rank(Base):
 
 
 class LedgerRow(Base):
-    """A finished batch. Written once; a repetition must carry the same bytes, unless the audit had
-    the batch scored again: then the highest round counts.
+    """A finished batch. Written once, unless the audit has it scored again.
+
+    A repetition must carry the same bytes; of several rounds of the audit the last one counts.
     """
 
     __tablename__ = "ledger"

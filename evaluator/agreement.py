@@ -7,14 +7,24 @@ from evaluator.errors import PlanMismatch
 from evaluator.prepare import Text
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
+from evaluator.versions import versions
 
-FIELDS = ("model", "data", "tokenizer", "ids", "scoring", "plan")
+FIELDS = ("versions", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan")
 """Compared in this order: the first that differs is the cause of what follows."""
 
 
-def identity(text: Text, model_digest: str | None) -> dict[str, object]:
-    """What must be equal on all ranks; without the model where another rank read it."""
+def identity(text: Text, model_digest: str | None, weights_digest: str) -> dict[str, object]:
+    """What must be equal on all ranks; without the model where another rank read it.
+
+    Args:
+        text: What is scored.
+        model_digest: Of the files.
+        weights_digest: Of a sample of the weights in memory, which may differ from the files.
+    """
     facts: dict[str, object] = {
+        # A python of another patch level computes the same.
+        "versions": {name: word for name, word in versions().items() if name != "python"},
+        "weights": weights_digest,
         "data": text.corpus.data_digest,
         "tokenizer": text.tokenizer_digest,
         "ids": text.corpus.ids_digest,

@@ -1,5 +1,6 @@
 """Loads a causal language model and its tokenizer. Nothing of a model is run or unpickled."""
 
+import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,21 @@ def _refuse_missing(folder: Path, missing: set[str]) -> None:
         names = sorted(missing)
         msg = f"{folder}: {len(names)} tensors are missing from the weights, such as {names[0]}"
         raise WeightsInvalid(msg)
+
+
+SAMPLED_VALUES = 16
+"""Of each tensor. Reading all of a large model would take as long as loading it."""
+
+
+def digest_weights(model: Any) -> str:
+    """Digest of a sample of each tensor, as it is in memory."""
+    digest = hashlib.sha256(b"assay-weights-1\0")
+    for name, tensor in model.state_dict().items():
+        flat = tensor.detach().reshape(-1)
+        sample = flat[:: max(1, flat.numel() // SAMPLED_VALUES)].cpu().contiguous()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
+        digest.update(sample.view(torch.uint8).numpy().tobytes())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def first_line(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from evaluator.contract.reports import LedgerEntry, Result
 from evaluator.faults import with_fault
 from evaluator.forward import Cut, cut_model
 from evaluator.ledger import Ledger, read_finished
-from evaluator.model import LoadedModel, silence_libraries
+from evaluator.model import LoadedModel, digest_weights, silence_libraries
 from evaluator.narrator import Narrator
 from evaluator.perplexity import measure
 from evaluator.plan import Plan
@@ -174,7 +174,9 @@ class Run:
         if self.rank.rank == 0:
             self.narrator.plan_ready(text.plan.facts, model_digest)
         with self.clock.measure("wait"):
-            agreed = agree(peers, self.rank, identity(text, model_digest))
+            agreed = agree(
+                peers, self.rank, identity(text, model_digest, digest_weights(weights.loaded.model))
+            )
             peers.form_group(device)
         self.narrator.enter("warm_up")
         with self.clock.measure("warm_up"):

@@ -19,8 +19,8 @@ from app.api.strict import refuse_repeated
 from app.db import Database
 from app.errors import JobNotFound, UnsupportedMediaType
 from app.jobs.hub import Hub
-from app.jobs.ingest import ReportWriter
 from app.jobs.service import JobService
+from app.jobs.writer import ReportWriter
 from app.settings import Settings
 from app.workers import Workers
 
@@ -112,8 +112,12 @@ QueryTime = Annotated[
 """RFC 3339 with a time zone."""
 
 
-async def _require_json(request: Request) -> None:
-    """Refuse a body that is not declared as JSON."""
+async def require_json(request: Request) -> None:
+    """Refuse a body that is not declared as JSON.
+
+    Raises:
+        UnsupportedMediaType: it is not.
+    """
     written = request.headers.get("content-type", "")
     kind = written.partition(";")[0].strip().lower()
     is_json = kind == "application/json" or (
@@ -124,7 +128,7 @@ async def _require_json(request: Request) -> None:
         raise UnsupportedMediaType(msg)
 
 
-JsonBody = Depends(_require_json)
+JsonBody = Depends(require_json)
 
 
 async def _wait_seconds(

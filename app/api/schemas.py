@@ -96,6 +96,8 @@ class RankTimes(View):
     """The first forward, whose result is thrown away."""
     compute_seconds: DurationSeconds
     """Forwards and losses that count."""
+    audit_seconds: DurationSeconds
+    """Scoring windows of others again, and waiting for their answers."""
     wait_seconds: DurationSeconds
     """Blocked until other ranks got to the same point."""
     communicate_seconds: DurationSeconds

@@ -30,7 +30,7 @@ _STYLES = {
     "timed_out": "bold red",
     "cancelled": "bold yellow",
 }
-_TIMES = ("load", "tokenise", "warm_up", "compute", "wait", "communicate")
+_TIMES = ("load", "tokenise", "warm_up", "compute", "audit", "wait", "communicate")
 
 
 def print_job(console: Console, job: Json) -> None:
@@ -69,6 +69,7 @@ def print_result(console: Console, job: Json) -> None:
         console.print()
         _print_shares(console, result["scored_by"])
     _print_contexts(console, result["nll_by_context"])
+    _print_audit(console, result["audit"]["sample"])
     num_findings = result["audit"]["num_findings"]
     if num_findings:
         text = f"Audit: {count_of(num_findings, 'repetition')} of a batch gave other numbers"
@@ -234,6 +235,19 @@ def _print_shares(console: Console, shares: Sequence[Json]) -> None:
         column.justify = "right"
     console.print(Text("Scored, by attempt and node", style="dim"))
     console.print(table)
+
+
+def _print_audit(console: Console, sample: Json) -> None:
+    for suspect in sample["quarantined"]:
+        who = "an earlier attempt"
+        if suspect["rank"] is not None:
+            who = f"rank {suspect['rank']} on node {suspect['node_rank']} {plain(suspect['host'])}"
+        text = (
+            f"Audit: {who} was wrong: document {suspect['document']}, token {suspect['begin']} on: "
+            f"{suspect['nll_nats']} nats, others say {suspect['nll_nats_by_others']}. Its "
+            f"{count(suspect['num_batches'])} batches were scored again"
+        )
+        console.print(Text(text, style="bold red"), soft_wrap=True)
 
 
 BAR_CHARACTERS = 30

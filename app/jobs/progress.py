@@ -1,9 +1,9 @@
 """How far a job is, from its counters and what its ranks last reported. Pure."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
-from app.models import Job, Rank
+from app.models import Job
 from evaluator.contract.states import JobState
 
 _BUSY_FIELDS = ("compute_s", "wait_s", "communicate_s")
@@ -11,7 +11,15 @@ _NEARLY_DONE = 0.999
 """Most that is shown before the job has succeeded: 1 means that it has."""
 
 
-def tokens_per_second(ranks: Iterable[Rank]) -> float | None:
+class Timed(Protocol):
+    """A rank, as far as it matters here."""
+
+    @property
+    def timing(self) -> dict[str, Any] | None:
+        """A contract `RankTiming`."""
+
+
+def tokens_per_second(ranks: Iterable[Timed]) -> float | None:
     """Return scored tokens a second over all ranks; None before the first batch.
 
     Each rank's rate counts from its own monotonic clock, so clocks that differ do no harm.
@@ -35,7 +43,7 @@ def fraction_done(job: Job) -> float | None:
     return min(job.num_scored_tokens_done / total, _NEARLY_DONE) if total else 0.0
 
 
-def progress(job: Job, ranks: Iterable[Rank]) -> dict[str, Any]:
+def progress(job: Job, ranks: Iterable[Timed]) -> dict[str, Any]:
     """Return the progress as clients see it; durations in seconds."""
     rate = None if job.state.is_terminal else tokens_per_second(ranks)
     total = job.plan["num_scored_tokens"] if job.plan else None

@@ -1,8 +1,8 @@
 """SQL that several use cases share. Everything here runs inside the caller's session."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -11,6 +11,18 @@ from app.db import mark_changed
 from app.errors import JobNotFound
 from app.jobs.transitions import JobEvent, next_state
 from app.models import Attempt, Event, Job, JobLabel, Rank
+
+T = TypeVar("T")
+
+_PART = 400
+"""Most keys in one IN list; SQLite has a limit on the parameters of a statement."""
+
+
+def in_parts(keys: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the keys, as many at a time as one statement takes."""
+    rest = list(keys)
+    for start in range(0, len(rest), _PART):
+        yield rest[start : start + _PART]
 
 
 def utcnow() -> datetime:
@@ -71,6 +83,21 @@ async def load_attempts(session: AsyncSession, job_id: str) -> list[Attempt]:
     """Return all attempts of a job, oldest first."""
     query = select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)
     return list((await session.scalars(query)).all())
+
+
+async def lock_attempts(
+    session: AsyncSession, attempt_ids: Collection[str]
+) -> list[tuple[Job, Attempt]]:
+    """Return these attempts with their jobs, whose rows are locked.
+
+    In the order of jobs, so that two servers lock rows in the same order.
+    """
+    of_attempts = select(Attempt.job_id).where(Attempt.id.in_(attempt_ids))
+    query = select(Job).where(Job.id.in_(of_attempts)).order_by(Job.id).with_for_update()
+    jobs = {job.id: job for job in (await session.scalars(query)).all()}
+    # A statement of its own: it sees what was committed while this one waited for the locks.
+    attempts = select(Attempt).where(Attempt.id.in_(attempt_ids)).order_by(Attempt.job_id)
+    return [(jobs[each.job_id], each) for each in (await session.scalars(attempts)).all()]
 
 
 async def load_open_attempts(session: AsyncSession) -> list[Attempt]:

@@ -47,20 +47,32 @@ async def load_accounts(session: AsyncSession, job_id: str) -> Accounts:
 
 
 async def _load_shares(session: AsyncSession, job_id: str) -> list[Share]:
-    who = (LedgerRow.attempt, Rank.node_rank, Rank.host)
+    # Summed by rank before nodes are looked up, so that few rows are joined.
+    by_rank = (
+        select(
+            LedgerRow.attempt,
+            LedgerRow.rank,
+            func.count().label("num_batches"),
+            func.sum(LedgerRow.num_windows).label("num_windows"),
+            func.sum(LedgerRow.num_scored_tokens).label("num_scored_tokens"),
+        )
+        .where(LedgerRow.job_id == job_id)
+        .group_by(LedgerRow.attempt, LedgerRow.rank)
+        .subquery()
+    )
+    who = (by_rank.c.attempt, Rank.node_rank, Rank.host)
     query = (
         select(
             *who,
-            func.count(),
-            func.sum(LedgerRow.num_windows),
-            func.sum(LedgerRow.num_scored_tokens),
+            func.sum(by_rank.c.num_batches),
+            func.sum(by_rank.c.num_windows),
+            func.sum(by_rank.c.num_scored_tokens),
         )
-        .join(Attempt, and_(Attempt.job_id == job_id, Attempt.number == LedgerRow.attempt))
-        .join(Rank, and_(Rank.attempt_id == Attempt.id, Rank.rank == LedgerRow.rank))
-        .where(LedgerRow.job_id == job_id)
+        .join(Attempt, and_(Attempt.job_id == job_id, Attempt.number == by_rank.c.attempt))
+        .join(Rank, and_(Rank.attempt_id == Attempt.id, Rank.rank == by_rank.c.rank))
         .group_by(*who)
         .order_by(*who)
     )
     rows = (await session.execute(query)).all()
     # PostgreSQL sums bigints to numerics.
-    return [Share(row[0], row[1], row[2], row[3], int(row[4]), int(row[5])) for row in rows]
+    return [Share(*row[:3], *map(int, row[3:])) for row in rows]

@@ -7,7 +7,7 @@ starve.
 import logging
 from datetime import timedelta
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import Database
@@ -113,10 +113,14 @@ def _reason_of(error: ApiError) -> FailureReason:
 
 
 async def _head_of_queue(session: AsyncSession, device: str) -> Job | None:
+    # Not by sorting, which would read the whole queue: the index gives the highest priority, and
+    # the oldest of those that have it.
+    queued = Job.state == JobState.QUEUED, Job.device == device
+    highest = select(func.max(Job.priority)).where(*queued).scalar_subquery()
     query = (
         select(Job)
-        .where(Job.state == JobState.QUEUED, Job.device == device)
-        .order_by(Job.priority.desc(), Job.id)
+        .where(*queued, Job.priority >= highest)
+        .order_by(Job.priority, Job.id)
         .limit(1)
         .with_for_update(skip_locked=True)
     )

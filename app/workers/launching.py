@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.db import Database
-from app.jobs.ledger import is_complete, load_rows, to_entry
+from app.jobs.ledger import Batch, is_complete, load_rows, to_entry
 from app.jobs.paths import resolve_data, resolve_model
 from app.jobs.request import JobRequest
 from app.launchers.base import Command, Launch, LaunchRef
 from app.launchers.torchrun import torchrun_commands
-from app.models import Attempt, Job, LedgerRow
+from app.models import Attempt, Job
 from app.settings import Settings
 from evaluator.contract.env import FINISHED_FILE, SPEC_FILE, TOKEN_FILE
 from evaluator.contract.launch import LaunchSpec
@@ -80,7 +80,7 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
     )
 
 
-def _write(claimed: Claimed, run_dir: Path, spec: LaunchSpec, rows: list[LedgerRow]) -> None:
+def _write(claimed: Claimed, run_dir: Path, spec: LaunchSpec, rows: list[Batch]) -> None:
     """Write all files; the directory is new, or that of a warm agent: a number is used once."""
     run_dir.mkdir(parents=True, exist_ok=claimed.warm is not None)
     (run_dir / SPEC_FILE).write_text(spec.model_dump_json(indent=1))

@@ -8,10 +8,10 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import Database
-from app.jobs.ingest import Absorber
+from app.jobs.ingest import Absorber, Delivery
 from app.jobs.ledger import load_rows, total
 from app.jobs.outcome import Evidence, Outcome, decide
-from app.jobs.repository import load_job, move, utcnow
+from app.jobs.repository import lock_attempts, move, utcnow
 from app.jobs.transitions import JobEvent
 from app.launchers.base import Ended, NotStarted, Vanished
 from app.models import Attempt, Job
@@ -55,11 +55,10 @@ class Settler:
         spool = launch_ref(self._settings, attempt).run_dir / SPOOL_DIR
         reports = await asyncio.to_thread(read_spool, spool)
         async with self._database.write() as session:
-            attempt = await session.get_one(Attempt, attempt_id)
-            await self._absorber.absorb(session, attempt, reports)
-            job = await load_job(session, attempt.job_id, lock=True)
+            [(job, attempt)] = await lock_attempts(session, [attempt_id])
             if attempt.ended_at is not None:
                 return
+            await self._absorber.absorb(session, [Delivery(job, attempt, reports)])
             if attempt.stop_reason is None and default_reason is not None:
                 attempt.stop_reason, attempt.message = default_reason, default_message
             evidence = await _evidence(session, job, attempt, seen)

@@ -99,7 +99,7 @@ def plan(seq: int) -> PlanReady:
     return PlanReady(rank=0, seq=seq, plan=plan_facts())
 
 
-def entry(batch: int, shift: float = 0.0) -> LedgerEntry:
+def entry(batch: int, shift: float = 0.0, round_: int = 0) -> LedgerEntry:
     nll = (0.1, 0.2, 0.3)[batch % 3] + shift
     return LedgerEntry(
         batch=batch,
@@ -107,14 +107,17 @@ def entry(batch: int, shift: float = 0.0) -> LedgerEntry:
         nll_squares=(nll * nll,),
         num_scored=(10,),
         nll_by_context=(nll,),
+        round=round_,
     )
 
 
-def progress(seq: int, *batches: int, rank: int = 0, shift: float = 0.0) -> Progress:
+def progress(
+    seq: int, *batches: int, rank: int = 0, shift: float = 0.0, round_: int = 0
+) -> Progress:
     timing = RankTiming(rank=rank, local_rank=rank, node_rank=0, compute_s=seq)
     return Progress(
         rank=rank, seq=seq, stage="score", timing=timing,
-        entries=tuple(entry(batch, shift) for batch in batches),
+        entries=tuple(entry(batch, shift, round_) for batch in batches),
     )  # fmt: skip
 
 

@@ -46,6 +46,13 @@ PLAN = {
     "num_input_tokens": 15_021,
     "num_scored_tokens": 15_000,
 }
+SAMPLE = {
+    "num_windows": 4,
+    "tolerance": 0.0,
+    "largest_difference": 0.0,
+    "quarantined": [],
+    "why_none": None,
+}
 RESULT = {
     "perplexity": FIGURES,
     "nll_by_context": [
@@ -102,7 +109,8 @@ RESULT = {
             "num_scored_tokens": 10_392,
         },
     ],
-    "audit": {"num_findings": 0, "findings": []},
+    "audit": {"num_findings": 0, "findings": [], "sample": SAMPLE},
+    "sync_error": 0.0,
     "wall_seconds": 65.4,
     "versions": {},
     "warnings": ["a [bold]warning\x1b[2J"],
@@ -115,6 +123,7 @@ RANK = {
     "warm_up_seconds": 0.75,
     "compute_seconds": 20.0,
     "wait_seconds": 4.0,
+    "audit_seconds": 0.25,
     "communicate_seconds": 1.0,
     "wall_seconds": 30.0,
     "num_batches": 11,
@@ -213,9 +222,9 @@ def test_result_shows_figures_conditions_and_ranks() -> None:
         "taken over 3 batches of earlier attempts",
         "",
         "Times in seconds, peak memory, by rank",
-        "node rank load tokenise warm-up compute wait communicate tokens tokens/s peak",
-        "0 alpha 0 1.25 0.50 0.75 20.00 4.00 1.00 7,500 300 812 MB",
-        "0 alpha 1 1.25 0.50 0.75 20.00 4.00 1.00 7,500 300 812 MB",
+        "node rank load tokenise warm-up compute audit wait communicate tokens tokens/s peak",
+        "0 alpha 0 1.25 0.50 0.75 20.00 0.25 4.00 1.00 7,500 300 812 MB",
+        "0 alpha 1 1.25 0.50 0.75 20.00 0.25 4.00 1.00 7,500 300 812 MB",
         "",
         "Scored, by attempt and node",
         "attempt node batches windows tokens",
@@ -231,7 +240,8 @@ def test_result_shows_figures_conditions_and_ranks() -> None:
 
 def test_findings_of_the_audit_are_shown() -> None:
     console = make_console()
-    print_end(console, make_job(result=RESULT | {"audit": {"num_findings": 2, "findings": []}}))
+    audit = {"num_findings": 2, "findings": [], "sample": SAMPLE}
+    print_end(console, make_job(result=RESULT | {"audit": audit}))
     assert "Audit: 2 repetitions of a batch gave other numbers" in text_of(console)
 
 

@@ -75,10 +75,10 @@ def test_a_row_knows_its_size_and_of_an_older_server_lacks_squares() -> None:
         num_scored=(3, 4),
         nll_by_context=(0.25, -1.5),
     )
-    row, old, other = (to_row(entry, job_id="job_1", attempt=1, rank=rank) for rank in range(3))
+    row = to_row(entry, job_id="job_1", attempt=1, rank=0)
     assert (row.num_windows, row.num_scored_tokens) == (2, 7)
-    old.nll_squares = None
-    other.nll_squares = pack_floats((0.5, 1.25))
+    old = row._replace(nll_squares=None)
+    other = row._replace(nll_squares=pack_floats((0.5, 1.25)))
     assert (is_complete(row), is_complete(old)) == (True, False)
     assert (agree(row, old), agree(old, row), agree(row, other)) == (True, True, False)
     with pytest.raises(ValueError, match="by an older server"):
