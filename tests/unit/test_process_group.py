@@ -93,20 +93,23 @@ def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
 
 
 def facts(**changes: object) -> dict[str, object]:
-    return {"model": A, "data": A, "tokenizer": A, "ids": A, "scoring": {}, "plan": A} | changes
+    names = ("versions", "weights", "model", "data", "tokenizer", "ids", "scoring", "plan")
+    return dict.fromkeys(names, A) | changes
 
 
 @pytest.mark.parametrize(
     ("mine", "field"),
     [
-        (facts(model=B), "model"),
+        (facts(versions=B, weights=B), "versions"),
+        (facts(model=B, weights=B), "model"),
+        (facts(weights=B), "weights"),
         (facts(data=B, ids=B, plan=B), "data"),
         (facts(tokenizer=B, ids=B, plan=B), "tokenizer"),
         (facts(ids=B, plan=B), "ids"),
-        (facts(scoring={"window": 3}, plan=B), "scoring"),
+        (facts(scoring=B, plan=B), "scoring"),
         (facts(plan=B), "plan"),
     ],
-    ids=["model", "data", "tokenizer", "ids", "scoring", "plan"],
+    ids=["versions", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan"],
 )
 def test_the_rank_and_the_field_that_differ_are_named(mine: dict[str, object], field: str) -> None:
     first, second = peers_of(2)
