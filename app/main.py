@@ -7,7 +7,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
-from app.api import comparisons, events, health, jobs, logs, records, reports, tokens
+from app.api import comparisons, events, health, jobs, logs, nodes, records, reports, tokens
 from app.api.deps import Parts
 from app.api.streams import Streams
 from app.db import Database
@@ -28,6 +28,7 @@ _ROUTERS: Sequence[APIRouter] = (
     jobs.router,
     events.router,
     logs.router,
+    nodes.router,
     records.router,
     tokens.router,
     comparisons.router,

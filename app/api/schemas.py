@@ -1,40 +1,15 @@
 """What the API answers with. Times are RFC 3339 in UTC with microseconds, durations in seconds."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.node_schemas import NodeView
+from app.api.view import DurationSeconds, Fraction, Number, Time, View
 from app.jobs.request import JobRequest
 from evaluator.contract.audit import AuditResult
 from evaluator.contract.reports import ContextNll, Perplexity, PlanFacts, ScoringUsed
 from evaluator.contract.states import FailureReason, JobState
-
-
-def format_time(value: datetime) -> str:
-    """Return RFC 3339 with microseconds and `Z`."""
-    text = value.astimezone(UTC).isoformat(timespec="microseconds")
-    return text.removesuffix("+00:00") + "Z"
-
-
-Time = Annotated[
-    datetime,
-    PlainSerializer(format_time, return_type=str),
-    WithJsonSchema(
-        {"type": "string", "format": "date-time", "examples": ["2026-03-01T12:00:00.000000Z"]}
-    ),
-]
-"""A time in UTC."""
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Number = Annotated[int, Field(ge=0)]
-DurationSeconds = Annotated[float, Field(ge=0)]
-
-
-class View(BaseModel):
-    """Base of what is answered. New fields may be added at any time."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
 class Links(View):
@@ -45,6 +20,7 @@ class Links(View):
     retry: str
     events: str
     logs: str
+    nodes: str
     result: str
     windows: str
 
@@ -81,59 +57,6 @@ class AttemptView(View):
     exit_code: int | None
     signal: int | None
     """Number of the signal that ended the launch."""
-
-
-class RankTimes(View):
-    """Where a rank's time went so far, and what it did in it."""
-
-    rank: Number
-    local_rank: Number
-    load_seconds: DurationSeconds
-    """Reading or converting the weights and the tokenizer."""
-    tokenise_seconds: DurationSeconds
-    """Reading the text, tokenising it and deriving the plan."""
-    warm_up_seconds: DurationSeconds
-    """The first forward, whose result is thrown away."""
-    compute_seconds: DurationSeconds
-    """Forwards and losses that count."""
-    audit_seconds: DurationSeconds
-    """Scoring windows of others again, and waiting for their answers."""
-    wait_seconds: DurationSeconds
-    """Blocked until other ranks got to the same point."""
-    communicate_seconds: DurationSeconds
-    """Leases and exchange between ranks, without waiting."""
-    wall_seconds: DurationSeconds
-    """Since the process started."""
-    num_batches: Number
-    num_input_tokens: Number
-    """Tokens fed to the model."""
-    num_scored_tokens: Number
-    peak_memory_bytes: Number
-    """Peak resident memory on CPU, peak allocated memory on a GPU."""
-
-
-class RankView(RankTimes):
-    """A process of the current attempt, as it last reported."""
-
-    device: str
-    stage: str | None
-    last_seen_at: Time
-
-
-class NodeView(View):
-    """A machine of the current attempt."""
-
-    node_rank: Number
-    host: str
-    ranks: list[RankView]
-
-
-class NodeTimingView(View):
-    """Data of a `timing` event: final times of one node."""
-
-    node_rank: Number
-    host: str
-    ranks: list[RankTimes]
 
 
 class Digests(View):

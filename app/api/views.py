@@ -5,6 +5,15 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
+from app.api.node_schemas import (
+    NodesView,
+    NodeTimingView,
+    NodeView,
+    RankTimes,
+    RankView,
+    SlowestView,
+    SpeedsView,
+)
 from app.api.schemas import (
     AttemptView,
     AuditView,
@@ -13,11 +22,7 @@ from app.api.schemas import (
     JobSummary,
     JobView,
     Links,
-    NodeTimingView,
-    NodeView,
     ProgressView,
-    RankTimes,
-    RankView,
     ResultSummary,
     ResultView,
     ShareView,
@@ -26,6 +31,7 @@ from app.jobs.progress import progress
 from app.jobs.request import JobRequest
 from app.jobs.scored_by import Accounts
 from app.jobs.service import JobRecord
+from app.jobs.skew import find_slowest, measure_speeds
 from app.models import Attempt, Job, Rank
 from evaluator.contract.reports import NodeTiming, RankTiming, Result
 from evaluator.contract.states import JobState
@@ -91,6 +97,7 @@ def _view_base(record: JobRecord) -> dict[str, Any]:
             retry=f"{path}/retry",
             events=f"{path}/events",
             logs=f"{path}/logs",
+            nodes=f"{path}/nodes",
             result=f"{path}/result",
             windows=f"{path}/windows",
         ),
@@ -126,6 +133,17 @@ def _view_nodes(ranks: Iterable[Rank]) -> list[NodeView]:
         ]
         nodes.append(NodeView(node_rank=node_rank, host=members[0].host, ranks=views))
     return nodes
+
+
+def view_nodes(record: JobRecord) -> NodesView:
+    """Return nodes and ranks of the current attempt, and how uneven they are."""
+    timings = [_timing(rank) for rank in sorted(record.ranks, key=lambda rank: rank.rank)]
+    speeds, slowest = measure_speeds(timings), find_slowest(timings)
+    return NodesView(
+        nodes=_view_nodes(record.ranks),
+        speeds=None if speeds is None else SpeedsView(**asdict(speeds)),
+        slowest=None if slowest is None else SlowestView(**asdict(slowest)),
+    )
 
 
 def _timing(rank: Rank) -> RankTiming:

@@ -28,7 +28,7 @@ from tests.api.factories import (
     "job_id", ["job_00000000000000000000000000", "nope", "job_%00", "%ff", "job_" + "0" * 300]
 )
 async def test_an_unknown_job_is_404(client: httpx.AsyncClient, job_id: str) -> None:
-    for path in ("", "/events", "/logs", "/result", "/windows"):
+    for path in ("", "/events", "/logs", "/nodes", "/result", "/windows", "/tokens"):
         answer = await client.get(f"/v1/jobs/{job_id}{path}")
         assert answer.status_code == 404, path
     for path in ("/cancel", "/retry"):
@@ -231,3 +231,22 @@ async def test_every_change_that_shows_gives_another_version(
     await post_reports(client, attempt, progress(4, 1))  # said before
     after = await client.get(job["links"]["self"])
     assert (after.headers["etag"], after.json()) == (before.headers["etag"], before.json())
+
+
+async def test_nodes_tell_who_is_slow(client: httpx.AsyncClient, parts: Parts) -> None:
+    job = await submit(client)
+    before = (await client.get(f"/v1/jobs/{job['id']}/nodes")).json()
+    assert before == {"nodes": [], "speeds": None, "slowest": None}
+    attempt = await claim(parts, job["id"])
+    reports = []
+    for rank, compute in enumerate((10.0, 30.0)):
+        times = timing() | {"rank": rank, "compute_s": compute, "num_input_tokens": 1000}
+        reports.append(hello(1) | {"rank": rank})
+        reports.append(progress(2, rank) | {"rank": rank, "timing": times})
+    answer = await post_reports(client, attempt, *reports)
+    assert answer.status_code == 204, answer.text
+    found = (await client.get(job["links"]["nodes"])).json()
+    assert [rank["compute_seconds"] for rank in found["nodes"][0]["ranks"]] == [10.0, 30.0]
+    assert found["speeds"]["ratio"] == pytest.approx(3)
+    assert (found["slowest"]["rank"], found["slowest"]["reason"]) == (1, "slow_compute")
+    assert found["slowest"]["compute_excess_seconds"] == pytest.approx(20)
