@@ -76,7 +76,9 @@ def listen(settings: Settings) -> Iterator[list[socket.socket]]:
 
 
 def _bind(family: int, address: tuple[object, ...]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named, else asyncio leaves Nagle's algorithm on, and each answer whose body
+    # follows its head waits 40 ms for the client's acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

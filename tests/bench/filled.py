@@ -11,6 +11,8 @@ from evaluator.contract.states import JobState
 
 NUM_JOBS = 100_000
 FIRST_AT = datetime(2020, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+"""Between two jobs."""
 _PART = 5000
 _RARE = {7: JobState.FAILED, 500: JobState.CANCELLED}
 
@@ -28,7 +30,7 @@ def _state(number: int, num_queued: int) -> JobState:
 
 
 def _job(number: int, num_queued: int) -> dict[str, Any]:
-    at = FIRST_AT + timedelta(minutes=number)
+    at = FIRST_AT + number * MINUTE
     state = _state(number, num_queued)
     was_run = state is not JobState.QUEUED
     return {

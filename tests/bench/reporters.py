@@ -76,8 +76,8 @@ class Rank(asyncio.Protocol):
             seq=self.seq,
             stage="score",
             timing=RankTiming(
-                rank=self.rank, local_rank=local, node_rank=node, load_s=self._random.uniform(1, 9),
-                tokenise_s=self._random.random(),
+                rank=self.rank, local_rank=local, node_rank=node,
+                load_s=self._random.uniform(1, 9), tokenise_s=self._random.random(),
                 compute_s=self.seq * self._random.random(), wall_s=self.seq + 7.5,
                 num_batches=self.seq * NUM_ENTRIES, num_input_tokens=self.seq * 4096,
                 num_scored_tokens=self.seq * 4000, peak_memory_bytes=1_234_567_890,
