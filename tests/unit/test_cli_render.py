@@ -157,7 +157,7 @@ ATTEMPT = {
 
 
 def make_job(**changes: Any) -> dict[str, Any]:
-    names = ("self", "cancel", "retry", "events", "logs", "result", "windows")
+    names = ("self", "cancel", "retry", "events", "logs", "nodes", "result", "windows")
     job = {
         "id": "job_1",
         "state": "succeeded",
