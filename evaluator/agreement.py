@@ -19,7 +19,7 @@ def identity(text: Text, model_digest: str | None, weights_digest: str) -> dict[
     Args:
         text: What is scored.
         model_digest: Of the files.
-        weights_digest: Of a sample of the weights in memory, which may differ from the files.
+        weights_digest: Of the weights in memory, which may differ from the files.
     """
     facts: dict[str, object] = {
         # A python of another patch level computes the same.

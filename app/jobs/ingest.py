@@ -171,13 +171,14 @@ async def _take_quarantine(session: AsyncSession, turn: _Turn) -> None:
     if not turn.reports or not isinstance(turn.reports[0], Quarantine):
         return
     suspect = turn.reports[0].suspect
-    job, number = turn.job, turn.attempt.number
-    dropped = await drop_rows(session, job.id, attempt=number, rank=suspect.rank)
+    job, author = turn.job, suspect.author
+    dropped = await drop_rows(session, job.id, author)
     job.num_batches_done -= dropped.num_batches
     job.num_scored_tokens_done -= dropped.num_scored_tokens
-    if suspect.rank in turn.ranks:
-        turn.ranks[suspect.rank].quarantined = True
-        turn.ranks[suspect.rank].seen_at = utcnow()
+    # Nothing more is taken of earlier attempts anyway.
+    if author.attempt == turn.attempt.number and author.rank in turn.ranks:
+        turn.ranks[author.rank].quarantined = True
+        turn.ranks[author.rank].seen_at = utcnow()
     add_event(session, job, "quarantine", suspect.model_dump(mode="json"))
 
 
