@@ -39,6 +39,25 @@ class Member(NamedTuple):
     author: Author
     processor: str
     """Ranks on equal ones compute equal bits in float32."""
+    python: str
+    """Its version; those of what computes are compared before anything is scored."""
+
+
+def member_warnings(members: Sequence[Member]) -> tuple[str, ...]:
+    """What ranks do not have in common, though the run can go on."""
+    warnings = []
+    for name, advice in (
+        ("python", "take one version on all nodes"),
+        ("processor", "the last bits of the figure depend on who scored what"),
+    ):
+        first, *others = ((getattr(member, name), member.author) for member in members)
+        odd = next((other for other in others if other[0] != first[0]), None)
+        if odd is not None:
+            warnings.append(
+                f"{name} differs: {first[0]} on {_name(first[1])}, {odd[0]} on {_name(odd[1])}; "
+                f"{advice}"
+            )
+    return tuple(warnings)
 
 
 class _Work(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from evaluator import device as devices
 from evaluator import process_group
 from evaluator.agreement import agree, check_finished, identity
-from evaluator.auditing import Auditor, Member
+from evaluator.auditing import Auditor, Member, member_warnings
 from evaluator.contexts import nll_by_context
 from evaluator.contract.audit import AuditResult, Author
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
@@ -42,6 +42,7 @@ from evaluator.reduce import (
 from evaluator.score import Scorer
 from evaluator.share import Share
 from evaluator.timing import RankClock
+from evaluator.versions import versions
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class Outcome(NamedTuple):
     audit: AuditResult
     sync_total: float
     """Nll in nats, as a collective reduced it."""
+    warnings: tuple[str, ...]
+    """Of what ranks do not have in common."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,7 @@ class Run:
         if device.type == "cuda":
             self.clock.peak_memory_bytes = devices.peak_allocated_bytes
         with self.clock.measure("communicate"):
-            peers = process_group.connect(self.rank, self.spec)
+            peers = process_group.connect(self.rank, self.spec, self.narrator.tick)
         try:
             return self._execute(peers, device)
         finally:
@@ -120,8 +123,9 @@ class Run:
         tokens_digest = self._write_tokens(peers, setup.text.plan, share.tokens)
         if added is None:
             return None
+        warnings = member_warnings(auditor.members)
         result = self._result(
-            setup, device, Outcome(resumed, added, tokens_digest, auditor.result, sync)
+            setup, device, Outcome(resumed, added, tokens_digest, auditor.result, sync, warnings)
         )
         self.narrator.result(result)
         return result
@@ -185,7 +189,7 @@ class Run:
             audit=self.spec.audit,
             dtype=self.spec.launch.dtype,
             device_type=device.type,
-            members=peers.all_gather(Member(author, devices.processor())),
+            members=peers.all_gather(Member(author, devices.processor(), versions()["python"])),
             taken=taken,
             is_intact=lambda: digest_weights(setup.model.model) == setup.weights_digest,
             moves=moves,
@@ -298,6 +302,7 @@ class Run:
             warnings=setup.model.warnings
             + setup.cut.warnings
             + text_warnings(setup.text, setup.model)
-            + value_warnings(value, setup.model.num_rows),
+            + value_warnings(value, setup.model.num_rows)
+            + outcome.warnings,
         )
         return make_result(value, setup.text, self.spec, self.narrator.next_seq, circumstances)

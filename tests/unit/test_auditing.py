@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import pytest
 
-from evaluator.auditing import Auditor, Member
+from evaluator.auditing import Auditor, Member, member_warnings
 from evaluator.contract.audit import Audit, AuditResult, Author
 from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import AuditUndecided, LossNotFinite
@@ -152,6 +152,7 @@ class Cluster:
             Member(
                 Author(attempt=2, rank=each, node_rank=each // 2, host="here"),
                 self.processors.get(each, HERE),
+                "3.12.1",
             )
             for each in range(self.size)
         ]
@@ -297,3 +298,17 @@ def test_other_processors_may_round_otherwise() -> None:
     assert 0 < result.largest_difference < 1e-8
     assert suspects(Cluster(3, {1: round_otherwise}).run()).keys() == {(2, 1)}
     assert suspects(Cluster(3, {1: scale}, processors={1: THERE}).run()).keys() == {(2, 1)}
+
+
+def test_ranks_with_other_pythons_or_processors_are_warned_of() -> None:
+    def member(rank: int, processor: str, python: str) -> Member:
+        return Member(Author(attempt=1, rank=rank, node_rank=rank, host="h"), processor, python)
+
+    same = [member(0, HERE, "3.12.1"), member(1, HERE, "3.12.1")]
+    assert member_warnings(same) == ()
+    (warning,) = member_warnings([*same, member(2, HERE, "3.13.0")])
+    assert warning.startswith(
+        "python differs: 3.12.1 on rank 0 of attempt 1 (node 0, h), 3.13.0 on"
+    )
+    (warning,) = member_warnings([*same, member(2, THERE, "3.12.1")])
+    assert "x86_64 that on rank 2 of attempt 1 (node 2, h)" in warning
