@@ -158,7 +158,7 @@ ATTEMPT = {
 
 
 def make_job(**changes: Any) -> dict[str, Any]:
-    names = ("self", "cancel", "retry", "events", "logs", "result", "windows", "nodes")
+    names = ("self", "cancel", "retry", "events", "logs", "nodes", "result", "windows")
     job = {
         "id": "job_1",
         "state": "succeeded",
