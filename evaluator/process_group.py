@@ -43,11 +43,13 @@ class Peers:
         rank: RankInfo,
         store: dist.Store,
         *,
+        while_waiting: Callable[[], None] = lambda: None,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rank = rank
         self._store = store
+        self._while_waiting = while_waiting
         self._stall_timeout_s = stall_timeout_s
         self._look_every = timedelta(seconds=stall_timeout_s / LOOKS_PER_STALL)
         self._monotonic = monotonic
@@ -94,6 +96,7 @@ class Peers:
             try:
                 self._store.wait([key], self._look_every)
             except dist.DistStoreError:
+                self._while_waiting()
                 now = self._store.add("batches", 0)
                 if now != moved:
                     moved, since = now, self._monotonic()
@@ -152,8 +155,13 @@ class Peers:
         return gathered
 
 
-def connect(rank: RankInfo, spec: LaunchSpec) -> Peers:
+def connect(rank: RankInfo, spec: LaunchSpec, while_waiting: Callable[[], None]) -> Peers:
     """Reach the store.
+
+    Args:
+        rank: This one.
+        spec: Of the launch.
+        while_waiting: Called now and then while this rank waits for others, which may take long.
 
     Raises:
         Communication: It can't be reached.
@@ -162,7 +170,8 @@ def connect(rank: RankInfo, spec: LaunchSpec) -> Peers:
     # ended, and would read their addresses.
     prefix = f"assay/{spec.job_id}/{spec.attempt}/{rank.restart}"
     try:
-        return Peers(rank, dist.PrefixStore(prefix, _store(rank)))
+        store = dist.PrefixStore(prefix, _store(rank))
+        return Peers(rank, store, while_waiting=while_waiting)
     except (dist.DistError, ValueError) as error:
         msg = f"rank {rank.rank} can't reach the rendezvous store: {error}"
         raise Communication(msg) from error

@@ -43,6 +43,11 @@ def join_ledgers(
     return ledger
 
 
+def relative_error(value: float, exact: float) -> float:
+    """Relative to the exact value; of an exact 0 the value itself."""
+    return abs(value - exact) / (abs(exact) or 1.0)
+
+
 def scored_windows(ledger: Ledger, plan: Plan) -> list[ScoredWindow]:
     """What each window of a complete ledger contributes."""
     return [

@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,13 +13,13 @@ import torch
 from evaluator import device as devices
 from evaluator import process_group
 from evaluator.agreement import agree, check_finished, identity
-from evaluator.audit import difference
-from evaluator.auditing import Auditor, Member, tolerance
+from evaluator.auditing import Auditor, Member, member_warnings
 from evaluator.contexts import nll_by_context
-from evaluator.contract.audit import AuditResult
+from evaluator.contract.audit import AuditResult, Author
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import LedgerEntry, Result
+from evaluator.contract.reports import FinishedEntry, LedgerEntry, Result
+from evaluator.errors import LossNotFinite
 from evaluator.faults import with_fault
 from evaluator.forward import Cut, cut_model
 from evaluator.ledger import Ledger, read_finished
@@ -36,12 +35,14 @@ from evaluator.reduce import (
     Circumstances,
     join_ledgers,
     make_result,
+    relative_error,
     scored_windows,
     value_warnings,
 )
 from evaluator.score import Scorer
 from evaluator.share import Share
 from evaluator.timing import RankClock
+from evaluator.versions import versions
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class Setup:
     model: LoadedModel
     model_digest: str
     """As rank 0 has it."""
+    weights_digest: str
+    """Of what is in memory, before anything is scored."""
     text: Text
     cut: Cut
 
@@ -68,6 +71,8 @@ class Outcome(NamedTuple):
     audit: AuditResult
     sync_total: float
     """Nll in nats, as a collective reduced it."""
+    warnings: tuple[str, ...]
+    """Of what ranks do not have in common."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +101,7 @@ class Run:
         if device.type == "cuda":
             self.clock.peak_memory_bytes = devices.peak_allocated_bytes
         with self.clock.measure("communicate"):
-            peers = process_group.connect(self.rank, self.spec)
+            peers = process_group.connect(self.rank, self.spec, self.narrator.tick)
         try:
             return self._execute(peers, device)
         finally:
@@ -104,60 +109,93 @@ class Run:
 
     def _execute(self, peers: Peers, device: torch.device) -> Result | None:
         setup = self._set_up(peers, device)
-        resumed = self._read_finished(setup)
+        taken = self._read_finished(setup)
         ledger = self.narrator.ledger = Ledger(setup.text.plan)
-        ledger.take_over(resumed)
+        ledger.take_over(finished.entry for finished in taken)
         self.narrator.enter("score")
         share = self._share(peers, setup, device)
-        auditor = self._auditor(peers, setup, share, device)
+        auditor = self._auditor(peers, setup, share, device, taken)
         self._score(peers, share, auditor, ledger)
         self.narrator.enter("reduce")
-        resumed = [entry for entry in resumed if ledger.has(entry)]
+        resumed = [finished.entry for finished in auditor.taken]
         sync = self._sync_total(peers, ledger, resumed)
         added = self._gather(peers, ledger)
         tokens_digest = self._write_tokens(peers, setup.text.plan, share.tokens)
         if added is None:
             return None
+        warnings = member_warnings(auditor.members)
         result = self._result(
-            setup, device, Outcome(resumed, added, tokens_digest, auditor.result, sync)
+            setup, device, Outcome(resumed, added, tokens_digest, auditor.result, sync, warnings)
         )
         self.narrator.result(result)
         return result
 
     def _score(self, peers: Peers, share: Share, auditor: Auditor, ledger: Ledger) -> None:
         """Score everything, and again what the audit does not trust."""
-        taken = ledger.entries
         indices, round_ = ledger.unfinished, 0
         while indices or round_ == 0:
             num_before = len(ledger.added)
             if self.rank.rank in auditor.healthy:
-                share.work(auditor.plan, ledger, indices, len(auditor.healthy), round_)
+                self._work(share, auditor, ledger, indices, round_)
             self.narrator.enter("audit")
             with self.clock.measure("wait"):
                 peers.wait_for_all(f"scored/{round_}")
             num_suspects = len(auditor.suspects)
             with self.clock.measure("audit"):
-                indices = auditor.look(ledger, ledger.added[num_before:], taken)
+                indices = auditor.look(ledger, ledger.added[num_before:])
             share.forget(indices)
-            taken, round_ = [], round_ + 1
+            round_ += 1
             for suspect in auditor.suspects[num_suspects:]:
                 logger.error("a rank was found to be wrong", extra=suspect.model_dump())
                 if self.rank.rank == 0:
                     self.narrator.quarantine(suspect)
+            auditor.check_somebody_is_left()
 
-    def _auditor(self, peers: Peers, setup: Setup, share: Share, device: torch.device) -> Auditor:
-        me = Member(self.rank.node_rank, socket.gethostname())
+    def _work(
+        self, share: Share, auditor: Auditor, ledger: Ledger, indices: list[int], round_: int
+    ) -> None:
+        """Score a share. A rank whose weights have changed leaves it to the audit to say so."""
+        try:
+            share.work(auditor.plan, ledger, indices, len(auditor.healthy), round_)
+        except LossNotFinite as error:
+            if not auditor.is_on or auditor.is_intact():
+                raise
+            logger.error("the weights in memory have changed", extra={"cause": error.message})
+
+    def _auditor(
+        self,
+        peers: Peers,
+        setup: Setup,
+        share: Share,
+        device: torch.device,
+        taken: list[FinishedEntry],
+    ) -> Auditor:
+        author = Author(
+            attempt=self.spec.attempt,
+            rank=self.rank.rank,
+            node_rank=self.rank.node_rank,
+            host=socket.gethostname(),
+        )
+
+        def moves() -> None:
+            peers.note_batch()
+            self.narrator.tick()
+
         return Auditor(
-            rank=self.rank,
+            rank=self.rank.rank,
             peers=peers,
             plan=setup.text.plan,
             scorer=share.scorer,
             audit=self.spec.audit,
-            tolerance=tolerance(self.spec.audit, self.spec.launch.dtype, device.type),
-            members=peers.all_gather(me),
+            dtype=self.spec.launch.dtype,
+            device_type=device.type,
+            members=peers.all_gather(Member(author, devices.processor(), versions()["python"])),
+            taken=taken,
+            is_intact=lambda: digest_weights(setup.model.model) == setup.weights_digest,
+            moves=moves,
         )
 
-    def _sync_total(self, peers: Peers, ledger: Ledger, resumed: Sequence[LedgerEntry]) -> float:
+    def _sync_total(self, peers: Peers, ledger: Ledger, resumed: list[LedgerEntry]) -> float:
         """The nll of all ranks, reduced by a collective; rank 0 adds what was taken over."""
         entries = [*ledger.added, *(resumed if self.rank.rank == 0 else [])]
         return peers.total(math.fsum(nll for entry in entries for nll in entry.nll_nats))
@@ -171,26 +209,31 @@ class Run:
             text = prepare_text(self.spec, weights.loaded, cache_dir, self.narrator.tick)
         with self.clock.measure("load"):
             model_digest = weights.wait_for_digest()
+            weights_digest = digest_weights(weights.loaded.model)
         if self.rank.rank == 0:
             self.narrator.plan_ready(text.plan.facts, model_digest)
         with self.clock.measure("wait"):
-            agreed = agree(
-                peers, self.rank, identity(text, model_digest, digest_weights(weights.loaded.model))
-            )
+            agreed = agree(peers, self.rank, identity(text, model_digest, weights_digest))
             peers.form_group(device)
         self.narrator.enter("warm_up")
         with self.clock.measure("warm_up"):
             cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
-        return Setup(model=weights.loaded, model_digest=str(agreed["model"]), text=text, cut=cut)
+        return Setup(
+            model=weights.loaded,
+            model_digest=str(agreed["model"]),
+            weights_digest=weights_digest,
+            text=text,
+            cut=cut,
+        )
 
-    def _read_finished(self, setup: Setup) -> list[LedgerEntry]:
+    def _read_finished(self, setup: Setup) -> list[FinishedEntry]:
         if self.spec.finished_path is None:
             return []
         check_finished(self.spec, setup.text.plan.facts.digest, setup.model_digest)
         if self._keeps_tokens:
             # Entries hold sums; the nll of their tokens went with the attempt that scored them.
             return []
-        return read_finished(Path(self.spec.finished_path))
+        return read_finished(Path(self.spec.finished_path), self.spec.attempt)
 
     def _share(self, peers: Peers, setup: Setup, device: torch.device) -> Share:
         plain = Scorer(
@@ -254,11 +297,12 @@ class Run:
             world_size=self.rank.world_size,
             num_batches_resumed=len(outcome.resumed),
             audit=outcome.audit,
-            sync_error=difference(outcome.sync_total, value.nll_sum_nats),
+            sync_error=relative_error(outcome.sync_total, value.nll_sum_nats),
             wall_s=self.clock.wall_s,
             warnings=setup.model.warnings
             + setup.cut.warnings
             + text_warnings(setup.text, setup.model)
-            + value_warnings(value, setup.model.num_rows),
+            + value_warnings(value, setup.model.num_rows)
+            + outcome.warnings,
         )
         return make_result(value, setup.text, self.spec, self.narrator.next_seq, circumstances)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from evaluator.contract.audit import AuditResult, Suspect
+from evaluator.contract.audit import AuditResult, Author, Suspect
 from evaluator.contract.base import (
     Contract,
     Count,
@@ -43,6 +43,13 @@ class LedgerEntry(Contract):
             msg = f"batch {self.batch}: nll, squares and counts of {lengths} windows"
             raise ValueError(msg)
         return self
+
+
+class FinishedEntry(Contract):
+    """A batch that an earlier attempt finished, and who did; the next attempt audits each rank."""
+
+    author: Author
+    entry: LedgerEntry
 
 
 class RankTiming(Contract):
