@@ -27,7 +27,11 @@ SCORING = {"convention": "lm-eval", "window": 32, "batch_tokens": 64}
 def test_a_wrong_rank_is_named_and_its_work_done_again(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, kind: str, reason: str
 ) -> None:
-    spec = make_spec(tiny, DOCUMENTS, scoring=SCORING, outputs={"token_nll": "float16"})
+    # Stale numbers are wrong only where the call before was of another window of equal shape, which
+    # a small sample may miss; who scores what is up to the leases.
+    audit = {"share": 1.0} if kind == "stale" else {}
+    outputs = {"token_nll": "float16"}
+    spec = make_spec(tiny, DOCUMENTS, scoring=SCORING, outputs=outputs, audit=audit)
     clean = run_here(spec, tmp_path / "clean")
     monkeypatch.setenv(VARIABLE, f"{rank}:{kind}")
     with launched(spec, tmp_path, num_ranks=3) as run:
