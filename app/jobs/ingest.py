@@ -17,6 +17,7 @@ from app.jobs.ledger import (
     add_rows,
     agree,
     drop_rows,
+    is_complete,
     load_known,
     replace_row,
     to_row,
@@ -318,17 +319,23 @@ def _compare(
     first: Batch,
     row: Batch,
 ) -> None:
-    """Keep one of two scorings of a batch: that of the later attempt, in it of the later round.
+    """Keep one of two scorings of a batch.
 
-    Reports of ranks come in any order. An attempt scores a batch anew only where it took nothing
-    over, and a round only what the audit has dropped. Other numbers without such a reason are told.
+    Reports of ranks come in any order. A round scores only what the audit has dropped, so the
+    latest one counts. Otherwise equal numbers are a repetition, and the first scoring stays; where
+    they differ that of the later attempt counts, since its result is made of it, and it is told.
     """
     before, now = (first.attempt, first.round), (row.attempt, row.round)
     if now < before:
         return
-    if now > before:
+    is_same = agree(first, row)
+    if now > before and (row.round or not is_same):
         _replace(turn, known, row)
-    if not agree(first, row) and (now == before or row.round == 0):
+    elif is_same and not is_complete(first):
+        _replace(
+            turn, known, row._replace(attempt=first.attempt, rank=first.rank, round=first.round)
+        )
+    if not is_same and (now == before or row.round == 0):
         finding = {
             "batch": row.batch,
             "first_attempt": first.attempt,
