@@ -18,12 +18,11 @@ from evaluator.audit import (
 from evaluator.contract.audit import Audit, AuditResult, Suspect
 from evaluator.contract.reports import LedgerEntry
 from evaluator.errors import AuditUndecided
-from evaluator.faults import FaultyScorer
 from evaluator.ledger import Ledger
+from evaluator.micro_batch import ScoresBatches
 from evaluator.plan import Batch, Plan
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.score import Scorer as BatchScorer
 
 TOLERANCE_16_BIT = 2e-3
 TOLERANCE_GPU = 1e-6
@@ -53,7 +52,7 @@ class Auditor:
     rank: RankInfo
     peers: Peers
     plan: Plan
-    scorer: BatchScorer | FaultyScorer
+    scorer: ScoresBatches
     audit: Audit
     tolerance: float
     members: Sequence[Member]

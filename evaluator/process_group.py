@@ -52,9 +52,13 @@ class Peers:
         self._look_every = timedelta(seconds=stall_timeout_s / LOOKS_PER_STALL)
         self._monotonic = monotonic
 
-    def next_ticket(self, round_: int) -> int:
-        """The next number that no rank has had in this round: 0, 1, 2, ..."""
-        return int(self._store.add(f"tickets/{round_}", 1)) - 1
+    def take(self, round_: int, amount: int) -> int:
+        """Take so many batches of this round; answers how many were taken before."""
+        return int(self._store.add(f"taken/{round_}", amount)) - amount
+
+    def add_speed(self, change: int) -> int:
+        """Change the shared speed; answers what it is then."""
+        return int(self._store.add("speed", change))
 
     def note_batch(self) -> None:
         """Tell whoever waits that this rank moves."""

@@ -3,9 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from evaluator.contract.audit import AuditResult
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import ContextNll, LedgerEntry, Perplexity, Result
+from evaluator.contract.reports import (
+    ContextNll,
+    LedgerEntry,
+    Perplexity,
+    RankTiming,
+    Result,
+)
 from evaluator.errors import ResultInvalid
 from evaluator.ledger import Ledger
 from evaluator.perplexity import ScoredWindow
@@ -77,6 +85,18 @@ def value_warnings(value: Perplexity, vocabulary_size: int) -> tuple[str, ...]:
     if value.word_perplexity is None:
         warnings.append("the word perplexity exceeds float64 and is null; the nll is kept")
     return tuple(warnings)
+
+
+def memory_warnings(timings: Sequence[RankTiming], device: torch.device) -> tuple[str, ...]:
+    """What it did to the figure that forwards did not fit."""
+    num_split = sum(timing.num_out_of_memory for timing in timings)
+    if num_split == 0 or device.type == "cpu":
+        return ()
+    return (
+        f"{num_split} forwards ran out of memory and were scored in smaller parts: on a "
+        f"{device.type} device that may change the last bits; a smaller scoring.batch_tokens "
+        f"leaves every batch whole",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +21,11 @@ from evaluator.contexts import nll_by_context
 from evaluator.contract.audit import AuditResult
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import LedgerEntry, Result
+from evaluator.contract.reports import LedgerEntry, RankTiming, Result
 from evaluator.faults import with_fault
 from evaluator.forward import Cut, cut_model
 from evaluator.ledger import Ledger, read_finished
+from evaluator.micro_batch import ElasticBudget, MicroBatches
 from evaluator.model import LoadedModel, digest_weights, silence_libraries
 from evaluator.narrator import Narrator
 from evaluator.perplexity import measure
@@ -36,11 +38,14 @@ from evaluator.reduce import (
     Circumstances,
     join_ledgers,
     make_result,
+    memory_warnings,
     scored_windows,
     value_warnings,
 )
+from evaluator.schedule import Schedule
 from evaluator.score import Scorer
 from evaluator.share import Share
+from evaluator.speed import SharedSpeed, SpeedModel
 from evaluator.timing import RankClock
 
 logger = logging.getLogger(__name__)
@@ -64,6 +69,7 @@ class Outcome(NamedTuple):
     """Of earlier attempts, as far as they were trusted."""
     added: list[list[LedgerEntry]]
     """By rank."""
+    timings: list[RankTiming]
     tokens_digest: str | None
     audit: AuditResult
     sync_total: float
@@ -114,12 +120,12 @@ class Run:
         self.narrator.enter("reduce")
         resumed = [entry for entry in resumed if ledger.has(entry)]
         sync = self._sync_total(peers, ledger, resumed)
-        added = self._gather(peers, ledger)
+        added, timings = self._gather(peers, ledger)
         tokens_digest = self._write_tokens(peers, setup.text.plan, share.tokens)
         if added is None:
             return None
         result = self._result(
-            setup, device, Outcome(resumed, added, tokens_digest, auditor.result, sync)
+            setup, device, Outcome(resumed, added, timings, tokens_digest, auditor.result, sync)
         )
         self.narrator.result(result)
         return result
@@ -131,7 +137,7 @@ class Run:
         while indices or round_ == 0:
             num_before = len(ledger.added)
             if self.rank.rank in auditor.healthy:
-                share.work(auditor.plan, ledger, indices, len(auditor.healthy), round_)
+                share.work(auditor.plan, ledger, indices, auditor.healthy, round_)
             self.narrator.enter("audit")
             with self.clock.measure("wait"):
                 peers.wait_for_all(f"scored/{round_}")
@@ -151,7 +157,7 @@ class Run:
             rank=self.rank,
             peers=peers,
             plan=setup.text.plan,
-            scorer=share.scorer,
+            scorer=share.micro_batches.scorer,
             audit=self.spec.audit,
             tolerance=tolerance(self.spec.audit, self.spec.launch.dtype, device.type),
             members=peers.all_gather(me),
@@ -200,14 +206,32 @@ class Run:
             device=device,
             dtype=self.spec.launch.dtype,
         )
-        scorer = with_fault(plain, setup.model.model, self.rank.rank, os.environ)
+        micro_batches = MicroBatches(
+            scorer=with_fault(plain, setup.model.model, self.rank.rank, os.environ),
+            budget=ElasticBudget(),
+            free_memory=partial(devices.free_memory, device),
+        )
+        schedule = self._schedule(peers, setup.model_digest)
+        self.clock.speeds = lambda: schedule.speed.measured
+        self.clock.num_out_of_memory = lambda: micro_batches.budget.num_out_of_memory
         return Share(
             rank=self.rank,
             peers=peers,
-            scorer=scorer,
+            schedule=schedule,
+            micro_batches=micro_batches,
             clock=self.clock,
             narrator=self.narrator,
             tokens={} if self._keeps_tokens else None,
+        )
+
+    def _schedule(self, peers: Peers, model_digest: str) -> Schedule:
+        me = socket.gethostname(), model_digest
+        start = {(s.host, s.model_digest): s.speeds for s in self.spec.node_speeds}.get(me, ())
+        return Schedule(
+            scheduling=self.spec.launch.scheduling,
+            rank=self.rank.rank,
+            shared=SharedSpeed(peers.add_speed, self.rank.world_size),
+            speed=SpeedModel(start),
         )
 
     @property
@@ -225,7 +249,10 @@ class Run:
             return None
         return write_tokens(self.run_dir / TOKENS_FILE, plan, gathered, kind)
 
-    def _gather(self, peers: Peers, ledger: Ledger) -> list[list[LedgerEntry]] | None:
+    def _gather(
+        self, peers: Peers, ledger: Ledger
+    ) -> tuple[list[list[LedgerEntry]] | None, list[RankTiming]]:
+        """Entries of all ranks on rank 0, and where the time of all went."""
         with self.clock.measure("wait"):
             peers.wait_for_all("done")
         with self.clock.measure("communicate"):
@@ -233,7 +260,7 @@ class Run:
         timings = peers.all_gather(self.clock.snapshot())
         if self.rank.leads_node:
             self.narrator.node_timing(timings)
-        return added
+        return added, timings
 
     def _result(
         self,
@@ -259,6 +286,7 @@ class Run:
             warnings=setup.model.warnings
             + setup.cut.warnings
             + text_warnings(setup.text, setup.model)
+            + memory_warnings(outcome.timings, device)
             + value_warnings(value, setup.model.num_rows),
         )
         return make_result(value, setup.text, self.spec, self.narrator.next_seq, circumstances)

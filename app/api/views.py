@@ -154,7 +154,7 @@ def _timing(rank: Rank) -> RankTiming:
 
 def _times(timing: RankTiming) -> dict[str, Any]:
     """Name the durations as the API does: `load_s` is `load_seconds` outside."""
-    values = timing.model_dump(exclude={"node_rank"})
+    values = timing.model_dump(exclude={"node_rank", "speeds"})
     return {
         f"{name.removesuffix('_s')}_seconds" if name.endswith("_s") else name: value
         for name, value in values.items()

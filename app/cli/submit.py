@@ -142,6 +142,14 @@ DtypeOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads of a rank.", rich_help_panel=_LAUNCH)
 ]
+SchedulingOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How ranks come to their batches: static, dynamic or predictive (dynamic).",
+        rich_help_panel=_LAUNCH,
+    ),
+]
 TimeOption = Annotated[
     str | None,
     typer.Option(
@@ -187,6 +195,7 @@ def submit(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     threads: ThreadsOption = None,
+    scheduling: SchedulingOption = None,
     time_limit: TimeOption = None,
     attempts: AttemptsOption = None,
     label: LabelOption = None,
@@ -202,7 +211,7 @@ def submit(
     texts = {"prefix_place": prefix_place, "special_tokens": special_tokens}
     merge(request, "scoring", scoring | texts | {"convention": convention})
     layout = {"ranks_per_node": ranks, "nodes": nodes, "device": device, "dtype": dtype}
-    merge(request, "launch", layout | {"threads_per_rank": threads})
+    merge(request, "launch", layout | {"threads_per_rank": threads, "scheduling": scheduling})
     merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
     merge(request, "labels", dict(parse_labels(label or ())))
     if priority is not None:

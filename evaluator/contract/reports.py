@@ -18,6 +18,7 @@ from evaluator.contract.base import (
     PositiveCount,
     Seconds,
 )
+from evaluator.contract.speeds import LengthSpeed
 from evaluator.contract.states import FailureReason
 
 
@@ -67,6 +68,16 @@ class RankTiming(Contract):
     """Leases and exchange between ranks, without waiting."""
     wall_s: Seconds = 0.0
     """Since the process started."""
+    num_leases: Count = 0
+    """Times that the rank took batches."""
+    expected_s: Seconds = 0.0
+    """What it expected of itself, batch by batch, once it had a figure to go by."""
+    measured_s: Seconds = 0.0
+    """What the same batches took."""
+    speeds: tuple[LengthSpeed, ...] = ()
+    """Measured, by the length of windows."""
+    num_out_of_memory: Count = 0
+    """Forwards that did not fit and were tried again in smaller parts."""
     num_batches: Count = 0
     num_input_tokens: Count = 0
     """Tokens fed to the model."""

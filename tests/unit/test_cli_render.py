@@ -126,6 +126,10 @@ RANK = {
     "audit_seconds": 0.25,
     "communicate_seconds": 1.0,
     "wall_seconds": 30.0,
+    "num_leases": 3,
+    "expected_seconds": 19.0,
+    "measured_seconds": 19.5,
+    "num_out_of_memory": 0,
     "num_batches": 11,
     "num_input_tokens": 8000,
     "num_scored_tokens": 7500,
@@ -157,7 +161,7 @@ ATTEMPT = {
 
 
 def make_job(**changes: Any) -> dict[str, Any]:
-    names = ("self", "cancel", "retry", "events", "logs", "result", "windows")
+    names = ("self", "cancel", "retry", "events", "logs", "nodes", "result", "windows")
     job = {
         "id": "job_1",
         "state": "succeeded",

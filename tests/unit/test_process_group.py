@@ -44,14 +44,17 @@ def together(*bodies: Callable[[], object]) -> list[Exception | None]:
     return raised
 
 
-def test_tickets_are_drawn_once() -> None:
-    tickets: list[int] = []
+def test_batches_are_taken_once_in_each_round() -> None:
+    taken: list[int] = []
 
     def draw(peers: Peers) -> None:
-        tickets.extend(peers.next_ticket(0) for _ in range(100))
+        for amount in (1, 2, 3) * 20:
+            begin = peers.take(0, amount)
+            taken.extend(range(begin, begin + amount))
 
     assert together(*(lambda p=p: draw(p) for p in peers_of(4))) == [None] * 4
-    assert sorted(tickets) == list(range(400))
+    assert sorted(taken) == list(range(4 * 120))
+    assert peers_of(1)[0].take(1, 5) == 0
 
 
 def test_all_wait_for_all() -> None:
