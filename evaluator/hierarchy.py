@@ -3,7 +3,7 @@
 Pure; must not import torch. `process_group` moves the values, and a simulation can.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -66,23 +66,21 @@ class ExactTotal:
 
     units: int = 0
     """Whole numbers of 2^-1074 nats."""
-    num_scored: int = 0
-    """Tokens."""
 
     UNIT_BITS = 1074
 
     @classmethod
-    def of(cls, values: Sequence[float], num_scored: int) -> "ExactTotal":
-        """The sum of finite float64 values, over `num_scored` tokens."""
+    def of(cls, values: Iterable[float]) -> "ExactTotal":
+        """The sum of finite float64 values."""
         units = 0
         for value in values:
             numerator, denominator = value.as_integer_ratio()
             # The denominator is a power of two, at most 2^1074.
             units += numerator << (cls.UNIT_BITS + 1 - denominator.bit_length())
-        return cls(units, num_scored)
+        return cls(units)
 
     def __add__(self, other: "ExactTotal") -> "ExactTotal":
-        return ExactTotal(self.units + other.units, self.num_scored + other.num_scored)
+        return ExactTotal(self.units + other.units)
 
     @property
     def nll_nats(self) -> float:

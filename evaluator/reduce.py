@@ -13,6 +13,7 @@ from evaluator.contract.reports import (
     Perplexity,
     RankTiming,
     Result,
+    Traffic,
 )
 from evaluator.errors import ResultInvalid
 from evaluator.ledger import Ledger
@@ -112,6 +113,7 @@ class Circumstances:
     num_batches_resumed: int
     audit: AuditResult
     sync_error: float
+    traffic: Traffic
     wall_s: float
     warnings: tuple[str, ...]
 
@@ -139,6 +141,7 @@ def make_result(
         num_batches_resumed=circumstances.num_batches_resumed,
         audit=circumstances.audit,
         sync_error=circumstances.sync_error,
+        traffic=circumstances.traffic,
         wall_s=circumstances.wall_s,
         versions=versions(),
         warnings=circumstances.warnings,

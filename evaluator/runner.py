@@ -1,7 +1,6 @@
 """The run itself: load, tokenise, plan, score, reduce, report."""
 
 import logging
-import math
 import os
 import socket
 from collections.abc import Sequence
@@ -21,9 +20,10 @@ from evaluator.contexts import nll_by_context
 from evaluator.contract.audit import AuditResult
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import LedgerEntry, RankTiming, Result
+from evaluator.contract.reports import LedgerEntry, RankTiming, Result, Traffic
 from evaluator.faults import with_fault
 from evaluator.forward import Cut, cut_model
+from evaluator.hierarchy import ExactTotal
 from evaluator.ledger import Ledger, read_finished
 from evaluator.micro_batch import ElasticBudget, MicroBatches
 from evaluator.model import LoadedModel, digest_weights, silence_libraries
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
     tokens_digest: str | None
     audit: AuditResult
     sync_total: float
-    """Nll in nats, as a collective reduced it."""
+    """Nll in nats, as ranks reduced it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,8 @@ class Run:
         if device.type == "cuda":
             self.clock.peak_memory_bytes = devices.peak_allocated_bytes
         with self.clock.measure("communicate"):
-            peers = process_group.connect(self.rank, self.spec)
+            peers = process_group.connect(self.rank, self.spec, self.narrator.recorder)
+        self.clock.traffic = peers.traffic.snapshot
         try:
             return self._execute(peers, device)
         finally:
@@ -122,7 +123,7 @@ class Run:
         sync = self._sync_total(peers, ledger, resumed)
         added, timings = self._gather(peers, ledger)
         tokens_digest = self._write_tokens(peers, setup.text.plan, share.tokens)
-        if added is None:
+        if added is None or timings is None or sync is None:
             return None
         result = self._result(
             setup, device, Outcome(resumed, added, timings, tokens_digest, auditor.result, sync)
@@ -163,10 +164,14 @@ class Run:
             members=peers.all_gather(me),
         )
 
-    def _sync_total(self, peers: Peers, ledger: Ledger, resumed: Sequence[LedgerEntry]) -> float:
-        """The nll of all ranks, reduced by a collective; rank 0 adds what was taken over."""
+    def _sync_total(
+        self, peers: Peers, ledger: Ledger, resumed: Sequence[LedgerEntry]
+    ) -> float | None:
+        """The nll of all ranks, reduced on rank 0, which adds what was taken over."""
         entries = [*ledger.added, *(resumed if self.rank.rank == 0 else [])]
-        return peers.total(math.fsum(nll for entry in entries for nll in entry.nll_nats))
+        total = ExactTotal.of(nll for entry in entries for nll in entry.nll_nats)
+        reduced = peers.reduce(total)
+        return None if reduced is None else reduced.nll_nats
 
     def _set_up(self, peers: Peers, device: torch.device) -> Setup:
         cache_dir = Path(self.spec.cache_dir or Path.home() / ".cache" / "assay")
@@ -251,16 +256,16 @@ class Run:
 
     def _gather(
         self, peers: Peers, ledger: Ledger
-    ) -> tuple[list[list[LedgerEntry]] | None, list[RankTiming]]:
-        """Entries of all ranks on rank 0, and where the time of all went."""
+    ) -> tuple[list[list[LedgerEntry]] | None, list[RankTiming] | None]:
+        """Entries of all ranks, and where their time went; on rank 0."""
         with self.clock.measure("wait"):
             peers.wait_for_all("done")
         with self.clock.measure("communicate"):
             added = peers.gather(ledger.added)
-        timings = peers.all_gather(self.clock.snapshot())
-        if self.rank.leads_node:
-            self.narrator.node_timing(timings)
-        return added, timings
+        timings = peers.gather_by_node(self.clock.snapshot())
+        if timings.node is not None:
+            self.narrator.node_timing(timings.node)
+        return added, timings.all
 
     def _result(
         self,
@@ -282,6 +287,7 @@ class Run:
             num_batches_resumed=len(outcome.resumed),
             audit=outcome.audit,
             sync_error=difference(outcome.sync_total, value.nll_sum_nats),
+            traffic=sum((timing.traffic for timing in outcome.timings), start=Traffic()),
             wall_s=self.clock.wall_s,
             warnings=setup.model.warnings
             + setup.cut.warnings

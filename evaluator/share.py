@@ -67,8 +67,8 @@ class Share:
         for lease in self.schedule.leases(batches, ranks, take):
             self.clock.count_lease()
             for batch in batches[lease.start : lease.stop]:
+                self._exchange(partial(self.peers.recorder.note, f"score batch {batch.index}"))
                 ledger.add(self._timed(batch, round_))
-                self._exchange(self.peers.note_batch)
                 self.narrator.tick()
 
     def forget(self, indices: Sequence[int]) -> None:

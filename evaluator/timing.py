@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from evaluator.contract.reports import RankTiming
+from evaluator.contract.reports import RankTiming, Traffic
 from evaluator.plan import Batch
 from evaluator.ranks import RankInfo
 
@@ -39,6 +39,8 @@ class RankClock:
         self._measured_s = 0.0
         self.speeds: Callable[[], tuple[LengthSpeed, ...]] = tuple
         """What the rank has learnt of its speed; set once it scores."""
+        self.traffic: Callable[[], Traffic] = Traffic
+        """What the rank has sent; set once it can reach others."""
         self.num_out_of_memory: Callable[[], int] = int
         """Forwards that were tried again in smaller parts; set once it scores."""
         self.peak_memory_bytes: Callable[[], int] = peak_resident_bytes
@@ -90,6 +92,7 @@ class RankClock:
             expected_s=self._expected_s,
             measured_s=self._measured_s,
             speeds=self.speeds(),
+            traffic=self.traffic(),
             num_out_of_memory=self.num_out_of_memory(),
             num_batches=self._num_batches,
             num_input_tokens=self._num_input_tokens,

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from app.api.view import DurationSeconds, Number, Time, View
+from evaluator.contract.reports import Traffic
 
 
 class RankTimes(View):
@@ -34,6 +35,8 @@ class RankTimes(View):
     """What the same batches took."""
     num_out_of_memory: Number
     """Forwards that did not fit and were tried again in smaller parts."""
+    traffic: Traffic
+    """What the rank sent."""
     num_batches: Number
     num_input_tokens: Number
     """Tokens fed to the model."""

@@ -216,6 +216,7 @@ def view_result(record: JobRecord) -> ResultView | None:
         scored_by=_view_shares(accounts),
         audit=_view_audit(accounts, result),
         sync_error=result.sync_error,
+        traffic=result.traffic,
         wall_seconds=result.wall_s,
         versions=result.versions,
         warnings=list(result.warnings),

@@ -6,7 +6,7 @@ the server ignores what it has seen and reads the rest from the spool after the 
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from evaluator.contract.audit import AuditResult, Suspect
 from evaluator.contract.base import (
@@ -46,6 +46,31 @@ class LedgerEntry(Contract):
         return self
 
 
+class Traffic(Contract):
+    """What ranks sent to each other, without what the transport adds."""
+
+    num_inside: Count = 0
+    """Messages to ranks of the same node."""
+    bytes_inside: Count = 0
+    num_between: Count = 0
+    """Messages to ranks of other nodes."""
+    bytes_between: Count = 0
+    num_store: Count = 0
+    """Requests to the store that has leases and steps; a few dozen bytes each."""
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Of both."""
+        ours, theirs = self.model_dump(), other.model_dump()
+        return Traffic(**{name: ours[name] + theirs[name] for name in ours})
+
+
+class Step(Contract):
+    """Something that a rank began to do."""
+
+    at: AwareDatetime
+    what: str
+
+
 class RankTiming(Contract):
     """Where one rank's time went so far, and what it did in it."""
 
@@ -78,6 +103,8 @@ class RankTiming(Contract):
     """Measured, by the length of windows."""
     num_out_of_memory: Count = 0
     """Forwards that did not fit and were tried again in smaller parts."""
+    traffic: Traffic = Traffic()
+    """What the rank sent."""
     num_batches: Count = 0
     num_input_tokens: Count = 0
     """Tokens fed to the model."""
@@ -253,8 +280,10 @@ class Result(ReportBase):
     """Batches taken over from earlier attempts."""
     audit: AuditResult
     sync_error: Annotated[float, Field(ge=0)]
-    """Relative difference between the total that ranks reduced in float64 and that of the ledger:
-    what rounding in another order does."""
+    """Relative difference between the total that ranks reduced among themselves, exactly, and the
+    sum of the ledger: 0 unless something is broken."""
+    traffic: Traffic
+    """Of all ranks, but for their very last words: this account itself."""
     wall_s: Seconds
     versions: dict[str, str]
     warnings: tuple[str, ...] = ()
@@ -268,6 +297,8 @@ class Failure(ReportBase):
     message: str
     """One sentence that names place, value and remedy."""
     traceback_tail: str = ""
+    steps: tuple[Step, ...] = ()
+    """The last things that the rank began, oldest first."""
 
 
 Report = Annotated[

@@ -196,6 +196,7 @@ def result(seq: int) -> Json:
             "why_none": None,
         },
         "sync_error": 0.0,
+        "traffic": {},
         "scoring": {
             "convention": "lm-eval",
             "window": 12,

@@ -53,6 +53,13 @@ SAMPLE = {
     "quarantined": [],
     "why_none": None,
 }
+TRAFFIC = {
+    "num_inside": 3,
+    "bytes_inside": 3000,
+    "num_between": 0,
+    "bytes_between": 0,
+    "num_store": 40,
+}
 RESULT = {
     "perplexity": FIGURES,
     "nll_by_context": [
@@ -111,6 +118,7 @@ RESULT = {
     ],
     "audit": {"num_findings": 0, "findings": [], "sample": SAMPLE},
     "sync_error": 0.0,
+    "traffic": TRAFFIC,
     "wall_seconds": 65.4,
     "versions": {},
     "warnings": ["a [bold]warning\x1b[2J"],
@@ -130,6 +138,7 @@ RANK = {
     "expected_seconds": 19.0,
     "measured_seconds": 19.5,
     "num_out_of_memory": 0,
+    "traffic": TRAFFIC,
     "num_batches": 11,
     "num_input_tokens": 8000,
     "num_scored_tokens": 7500,

@@ -43,11 +43,11 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_
 @given(st.lists(st.lists(FLOATS, max_size=8), min_size=1, max_size=6))
 def test_totals_of_any_grouping_are_the_exactly_rounded_sum(groups: list[list[float]]) -> None:
     flat = [value for group in groups for value in group]
-    total = reduce(add, (ExactTotal.of(group, len(group)) for group in groups))
+    total = reduce(add, (ExactTotal.of(group) for group in groups))
     assert total.nll_nats == math.fsum(flat)
-    assert total == ExactTotal.of(flat, len(flat))
+    assert total == ExactTotal.of(flat)
 
 
 def test_totals_know_the_smallest_and_largest_numbers() -> None:
     values = [5e-324, 1.7e308, -1.7e308, 0.1, 0.2]
-    assert ExactTotal.of(values, 5).nll_nats == math.fsum(values)
+    assert ExactTotal.of(values).nll_nats == math.fsum(values)
