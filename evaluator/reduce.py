@@ -10,6 +10,7 @@ from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import (
     ContextNll,
     LedgerEntry,
+    PackedTraffic,
     Perplexity,
     RankTiming,
     Result,
@@ -114,6 +115,7 @@ class Circumstances:
     audit: AuditResult
     sync_error: float
     traffic: Traffic
+    packed: PackedTraffic | None
     wall_s: float
     warnings: tuple[str, ...]
 
@@ -142,6 +144,7 @@ def make_result(
         audit=circumstances.audit,
         sync_error=circumstances.sync_error,
         traffic=circumstances.traffic,
+        packed=circumstances.packed,
         wall_s=circumstances.wall_s,
         versions=versions(),
         warnings=circumstances.warnings,

@@ -20,7 +20,7 @@ from evaluator.contexts import nll_by_context
 from evaluator.contract.audit import AuditResult
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import LedgerEntry, RankTiming, Result, Traffic
+from evaluator.contract.reports import LedgerEntry, PackedTraffic, RankTiming, Result, Traffic
 from evaluator.faults import with_fault
 from evaluator.forward import Cut, cut_model
 from evaluator.hierarchy import ExactTotal
@@ -28,12 +28,13 @@ from evaluator.ledger import Ledger, read_finished
 from evaluator.micro_batch import ElasticBudget, MicroBatches
 from evaluator.model import LoadedModel, digest_weights, silence_libraries
 from evaluator.narrator import Narrator
+from evaluator.packing import Extremes, KeptTokens, Packing, check_packed, packed_traffic
 from evaluator.perplexity import measure
 from evaluator.plan import Plan
 from evaluator.prepare import Text, load_weights, prepare_text, text_warnings
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.records import KeptTokens, window_records, write_records, write_tokens
+from evaluator.records import window_records, write_records, write_tokens
 from evaluator.reduce import (
     Circumstances,
     join_ledgers,
@@ -62,6 +63,13 @@ class Setup:
     cut: Cut
 
 
+class WrittenTokens(NamedTuple):
+    """The nll of tokens, in its file."""
+
+    digest: str
+    traffic: PackedTraffic
+
+
 class Outcome(NamedTuple):
     """What all ranks together came to; on rank 0."""
 
@@ -70,7 +78,7 @@ class Outcome(NamedTuple):
     added: list[list[LedgerEntry]]
     """By rank."""
     timings: list[RankTiming]
-    tokens_digest: str | None
+    tokens: WrittenTokens | None
     audit: AuditResult
     sync_total: float
     """Nll in nats, as ranks reduced it."""
@@ -122,11 +130,11 @@ class Run:
         resumed = [entry for entry in resumed if ledger.has(entry)]
         sync = self._sync_total(peers, ledger, resumed)
         added, timings = self._gather(peers, ledger)
-        tokens_digest = self._write_tokens(peers, setup.text.plan, share.tokens)
+        tokens = self._write_tokens(peers, setup.text.plan, share.tokens, added)
         if added is None or timings is None or sync is None:
             return None
         result = self._result(
-            setup, device, Outcome(resumed, added, timings, tokens_digest, auditor.result, sync)
+            setup, device, Outcome(resumed, added, timings, tokens, auditor.result, sync)
         )
         self.narrator.result(result)
         return result
@@ -243,16 +251,25 @@ class Run:
     def _keeps_tokens(self) -> bool:
         return self.spec.outputs.token_nll != "none"  # noqa: S105 - tokens of a text
 
-    def _write_tokens(self, peers: Peers, plan: Plan, tokens: KeptTokens | None) -> str | None:
-        """Write them on rank 0; answers the digest of the file there, else None."""
+    def _write_tokens(
+        self,
+        peers: Peers,
+        plan: Plan,
+        tokens: KeptTokens | None,
+        added: list[list[LedgerEntry]] | None,
+    ) -> WrittenTokens | None:
+        """Write them on rank 0; None elsewhere, and where none were asked for."""
         kind = self.spec.outputs.token_nll
         if tokens is None or kind == "none":
             return None
         with self.clock.measure("communicate"):
-            gathered = peers.gather(tokens)
-        if gathered is None:
+            packing = Packing.for_all(kind, peers.all_gather(Extremes.of(tokens)))
+            parts = peers.gather(packing.pack_all(tokens))
+        if parts is None or added is None:
             return None
-        return write_tokens(self.run_dir / TOKENS_FILE, plan, gathered, kind)
+        check_packed(packing, parts, {e.batch: e for entries in added for e in entries})
+        digest = write_tokens(self.run_dir / TOKENS_FILE, plan, parts, packing)
+        return WrittenTokens(digest, packed_traffic(parts))
 
     def _gather(
         self, peers: Peers, ledger: Ledger
@@ -280,7 +297,7 @@ class Run:
         circumstances = Circumstances(
             model_digest=setup.model_digest,
             windows_digest=write_records(self.run_dir / WINDOWS_FILE, records),
-            tokens_digest=outcome.tokens_digest,
+            tokens_digest=outcome.tokens.digest if outcome.tokens else None,
             nll_by_context=nll_by_context(setup.text.plan, ledger.entries),
             device=devices.describe(device),
             world_size=self.rank.world_size,
@@ -288,6 +305,7 @@ class Run:
             audit=outcome.audit,
             sync_error=difference(outcome.sync_total, value.nll_sum_nats),
             traffic=sum((timing.traffic for timing in outcome.timings), start=Traffic()),
+            packed=outcome.tokens.traffic if outcome.tokens else None,
             wall_s=self.clock.wall_s,
             warnings=setup.model.warnings
             + setup.cut.warnings

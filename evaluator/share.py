@@ -13,10 +13,10 @@ from evaluator.errors import OutOfMemory, is_out_of_memory
 from evaluator.ledger import Ledger
 from evaluator.micro_batch import MicroBatches
 from evaluator.narrator import Narrator
+from evaluator.packing import KeptTokens
 from evaluator.plan import Batch, Plan
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.records import KeptTokens
 from evaluator.schedule import Schedule
 from evaluator.score import sum_windows
 from evaluator.timing import RankClock

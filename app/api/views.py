@@ -217,6 +217,7 @@ def view_result(record: JobRecord) -> ResultView | None:
         audit=_view_audit(accounts, result),
         sync_error=result.sync_error,
         traffic=result.traffic,
+        packed=result.packed,
         wall_seconds=result.wall_s,
         versions=result.versions,
         warnings=list(result.warnings),

@@ -64,6 +64,17 @@ class Traffic(Contract):
         return Traffic(**{name: ours[name] + theirs[name] for name in ours})
 
 
+class PackedTraffic(Contract):
+    """The nll of tokens on their way to rank 0."""
+
+    bytes_before: Count
+    """As float32."""
+    bytes_after: Count
+    """As they travelled, which is as they are stored."""
+    largest_error_nats: Annotated[float, Field(ge=0)]
+    """Of any token, its own rank's among them."""
+
+
 class Step(Contract):
     """Something that a rank began to do."""
 
@@ -284,6 +295,8 @@ class Result(ReportBase):
     sum of the ledger: 0 unless something is broken."""
     traffic: Traffic
     """Of all ranks, but for their very last words: this account itself."""
+    packed: PackedTraffic | None
+    """Null where `outputs.token_nll` is `none`."""
     wall_s: Seconds
     versions: dict[str, str]
     warnings: tuple[str, ...] = ()

@@ -197,6 +197,7 @@ def result(seq: int) -> Json:
         },
         "sync_error": 0.0,
         "traffic": {},
+        "packed": None,
         "scoring": {
             "convention": "lm-eval",
             "window": 12,

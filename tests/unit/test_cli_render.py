@@ -119,6 +119,7 @@ RESULT = {
     "audit": {"num_findings": 0, "findings": [], "sample": SAMPLE},
     "sync_error": 0.0,
     "traffic": TRAFFIC,
+    "packed": None,
     "wall_seconds": 65.4,
     "versions": {},
     "warnings": ["a [bold]warning\x1b[2J"],
