@@ -99,7 +99,13 @@ TIMING = {"rank": 0, "local_rank": 0, "node_rank": 0}
                 "stage": "score",
                 "timing": TIMING,
                 "entries": [
-                    {"batch": 0, "nll_nats": [1.5], "nll_squares": [2.5], "num_scored": []}
+                    {
+                        "batch": 0,
+                        "nll_nats": [1.5],
+                        "nll_squares": [2.5],
+                        "num_scored": [],
+                        "nll_by_context": [1.5],
+                    }
                 ],
             },
             {"/reports/0/entries/0": True},

@@ -26,6 +26,8 @@ ROUTES = [
     ("GET", f"/v1/jobs/{JOB}/logs"),
     ("GET", f"/v1/jobs/{JOB}/result"),
     ("GET", f"/v1/jobs/{JOB}/windows"),
+    ("GET", f"/v1/jobs/{JOB}/tokens"),
+    ("GET", f"/v1/jobs/{JOB}/nodes"),
     ("GET", "/v1/comparisons"),
     ("POST", "/v1/attempts/att_0/reports"),
     ("GET", "/livez"),
