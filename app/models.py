@@ -240,6 +240,22 @@ class LedgerRow(Base):
     """Sum of `num_scored`, so that the database can count who scored how much."""
 
 
+class NodeSpeedRow(Base):
+    """How fast a node was with a model, when it was last measured."""
+
+    __tablename__ = "node_speeds"
+    __table_args__ = (Index("ix_node_speeds_updated_at", "updated_at"),)
+
+    model_digest: Mapped[str] = mapped_column(String(80), primary_key=True)
+    host: Mapped[str] = mapped_column(String(200), primary_key=True)
+    device: Mapped[str] = mapped_column(String(8), primary_key=True)
+    dtype: Mapped[str] = mapped_column(String(20), primary_key=True)
+    threads_per_rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    speeds: Mapped[dict[str, Any]]
+    """Seconds per input token by the length of windows, a power of two."""
+    updated_at: Mapped[datetime]
+
+
 class Event(Base):
     """Something that happened to a job; append-only, the source of the stream."""
 

@@ -20,11 +20,10 @@ from evaluator.audit import (
 from evaluator.contract.audit import Audit, AuditResult, Author, Suspect, WindowInDispute
 from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import AuditUndecided, LossNotFinite
-from evaluator.faults import FaultyScorer
 from evaluator.ledger import Ledger
+from evaluator.micro_batch import ScoresBatches
 from evaluator.plan import Batch, Plan
 from evaluator.process_group import Peers
-from evaluator.score import Scorer
 
 TOLERANCE_16_BIT = 2e-3
 TOLERANCE_FLOAT32 = 1e-6
@@ -76,7 +75,7 @@ class Auditor:
     rank: int
     peers: Peers
     plan: Plan
-    scorer: Scorer | FaultyScorer
+    scorer: ScoresBatches
     audit: Audit
     dtype: str
     device_type: str

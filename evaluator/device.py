@@ -72,6 +72,12 @@ def peak_allocated_bytes() -> int:
     return torch.cuda.max_memory_allocated()
 
 
+def free_memory(device: torch.device) -> None:
+    """Give what torch holds in reserve back to the device; on a CPU it holds nothing."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def describe(device: torch.device) -> str:
     """Name of the device for a report."""
     if device.type == "cuda":

@@ -1,50 +1,62 @@
-"""Which rank scores which batch: guided self-scheduling over one shared counter.
+"""Which rank scores which batch, over one shared counter of batches in the order of the plan.
 
-Every rank derives the same table of leases; a rank draws a ticket from an atomic counter and owns
-the lease of that number. Leases are large first and small at the end, so that few tickets are drawn
-and no rank is left alone with much work. Knows no store: the counter is given.
-Source: Polychronopoulos and Kuck, "Guided Self-Scheduling", IEEE Trans. Computers C-36, 1987.
+A rank adds the number of batches that it takes, and the answer says where they begin: leases are
+disjoint and leave no gap, whatever the ranks believe of each other. What they believe decides only
+how large a lease is: large first and small at the end, so that few are drawn and no rank is left
+alone with much work. Knows no store: the counter is given. Must not import torch.
+Source: Hummel, Schmidt, Uma and Wein, "Load-Sharing in Heterogeneous Systems via Weighted
+Factoring", SPAA 1996.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 
 SPLIT = 4
-"""A lease takes 1/(SPLIT * ranks) of the work that is left: a rank 4 times slower than the others
-still ends its first lease in time."""
+"""A lease takes 1/SPLIT of a rank's part of what is left: a rank that is 4 times slower than is
+believed still ends its first lease in time."""
+
+Take = Callable[[int], int]
+"""Adds to the counter that all ranks share, atomically; answers its value before."""
 
 
-def lease_table(costs: Sequence[int], num_ranks: int) -> list[range]:
-    """Cut batches into leases of decreasing cost.
+def cumulate(costs: Iterable[int]) -> list[int]:
+    """Cost of all batches before each position, and of all: one more than there are batches."""
+    return [0, *accumulate(costs)]
+
+
+def static_lease(before: Sequence[int], num_ranks: int, rank: int) -> range:
+    """The one lease of a rank where the work is cut into equal parts beforehand.
 
     Args:
-        costs: Cost of each batch, in the order in which they are to be handed out.
+        before: Cumulated costs of the batches, in the order of the plan.
         num_ranks: Ranks that share the work, at least 1.
+        rank: Which of them.
 
     Returns:
-        Ranges of positions in `costs`, none empty, which cover it without gap or overlap.
+        Positions of batches; those of all ranks cover them without gap or overlap. Maybe empty.
     """
-    left = sum(costs)
-    leases: list[range] = []
-    begin = 0
-    while begin < len(costs):
-        budget = left / (SPLIT * num_ranks)
-        taken = costs[begin]
-        end = begin + 1
-        while end < len(costs) and taken + costs[end] <= budget:
-            taken += costs[end]
-            end += 1
-        leases.append(range(begin, end))
-        left -= taken
-        begin = end
-    return leases
+    middles = [(begin + end) / 2 for begin, end in pairwise(before)]
+    cuts = [bisect_right(middles, before[-1] * part / num_ranks) for part in (rank, rank + 1)]
+    return range(*cuts)
 
 
-def draw_leases(table: Sequence[range], next_ticket: Callable[[], int]) -> Iterator[range]:
+def draw_leases(
+    before: Sequence[int], take: Take, share: Callable[[int], float]
+) -> Iterator[range]:
     """Leases of this rank, until none is left.
 
     Args:
-        table: The same on every rank.
-        next_ticket: Atomic over all ranks; answers 0, 1, 2, ...
+        before: Cumulated costs of the batches, in the order of the plan; alike on every rank.
+        take: The shared counter.
+        share: Of all ranks' speed, the part that is this rank's, 0 to 1; with 0 the lease is one
+            batch. It is asked before each lease, with the position where the lease begins.
     """
-    while (ticket := next_ticket()) < len(table):
-        yield table[ticket]
+    num_batches = len(before) - 1
+    # What others take between the look and the draw makes a lease a little too large, no more.
+    while (seen := take(0)) < num_batches:
+        budget = (before[-1] - before[seen]) * share(seen) / SPLIT
+        size = max(1, bisect_right(before, before[seen] + budget) - 1 - seen)
+        begin = take(size)
+        if begin < num_batches:
+            yield range(begin, min(begin + size, num_batches))

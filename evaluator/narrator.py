@@ -23,6 +23,7 @@ from evaluator.contract.reports import (
 )
 from evaluator.errors import fault_of
 from evaluator.ranks import RankInfo
+from evaluator.recorder import Recorder
 from evaluator.reporter import Reporter
 from evaluator.timing import RankClock
 from evaluator.versions import versions
@@ -53,6 +54,8 @@ class Narrator:
         self._monotonic = monotonic
         self._stage: Stage = "load"
         self._told_at = monotonic()
+        self.recorder = Recorder()
+        """The last steps, for the report of a failure."""
         self.ledger: Ledger | None = None
         """Whose new entries go with the progress; there is none before the plan."""
 
@@ -97,6 +100,7 @@ class Narrator:
             Superseded: The server no longer wants this attempt.
         """
         self._stage = stage
+        self.recorder.note(f"stage {stage}")
         self._progress()
 
     def tick(self) -> None:
@@ -128,14 +132,14 @@ class Narrator:
         )
 
     def node_timing(self, ranks: list[RankTiming]) -> None:
-        """Say where this node's time went; for the rank that leads it."""
+        """Say where this node's time went; for its leader."""
         self._reporter.send(
             NodeTiming(
                 rank=self._rank.rank,
                 seq=self._reporter.next_seq,
                 node_rank=self._rank.node_rank,
                 host=socket.gethostname(),
-                ranks=tuple(t for t in ranks if t.node_rank == self._rank.node_rank),
+                ranks=tuple(ranks),
             )
         )
 
@@ -160,6 +164,7 @@ class Narrator:
                 reason=fault.reason,
                 message=fault.message,
                 traceback_tail="".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:],
+                steps=self.recorder.steps,
             )
         )
 

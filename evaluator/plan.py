@@ -23,9 +23,14 @@ class Batch:
     windows: tuple[Window, ...]
 
     @property
+    def num_inputs(self) -> int:
+        """Inputs of each window."""
+        return self.windows[0].num_inputs
+
+    @property
     def num_input_tokens(self) -> int:
         """Tokens fed to the model."""
-        return len(self.windows) * self.windows[0].num_inputs
+        return len(self.windows) * self.num_inputs
 
     @property
     def num_context_buckets(self) -> int:

@@ -1,6 +1,6 @@
 """Ranks together: the store with leases and agreement, and the few collectives at the end.
 
-Nothing here runs while batches are scored but one counter operation per lease and per batch. Alone,
+While batches are scored only leases are drawn from a counter, and steps shown now and then. Alone,
 the same code runs on a store in memory and a group of one.
 
 The store is there from the start, the group only once models are loaded: transformers behaves
@@ -10,29 +10,45 @@ otherwise inside a group, where `save_pretrained` writes nothing on ranks other 
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from evaluator.collectives import Addable, Collectives, form_circles
 from evaluator.contract.launch import LaunchSpec
 from evaluator.errors import Communication, DeviceUnavailable, Stalled
+from evaluator.hierarchy import NodeLayout
 from evaluator.ranks import RankInfo
+from evaluator.recorder import Recorder
+from evaluator.traffic import TrafficCounter
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Addable)
 
 CONNECT_TIMEOUT = timedelta(seconds=60)
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """Of collectives; ranks enter them only once all of them are done with their batches."""
 STALL_TIMEOUT_S = 1800.0
-"""How long no rank may finish a batch, while one waits for the others."""
+"""How long no rank may begin anything, a batch for instance, while one waits for the others."""
+MOST_NAMED = 10
+"""Ranks in a message."""
 LOOKS_PER_STALL = 30
 """How often within that time a waiting rank looks whether the others move. What it waits for wakes
 it at once; looking rarely keeps the store free, and torch logs a line each time."""
+
+
+class Gathered(NamedTuple, Generic[T]):
+    """Values that ranks have sent, where they have come to."""
+
+    node: list[T] | None
+    """Of this node's ranks, on its leader."""
+    all: list[T] | None
+    """Of all ranks by rank, on rank 0."""
 
 
 class Peers:
@@ -43,6 +59,7 @@ class Peers:
         rank: RankInfo,
         store: dist.Store,
         *,
+        recorder: Recorder | None = None,
         while_waiting: Callable[[], None] = lambda: None,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -53,14 +70,21 @@ class Peers:
         self._stall_timeout_s = stall_timeout_s
         self._look_every = timedelta(seconds=stall_timeout_s / LOOKS_PER_STALL)
         self._monotonic = monotonic
+        self._collectives: Collectives | None = None
+        self.traffic = TrafficCounter()
+        """What this rank has sent."""
+        self.recorder = recorder or Recorder()
+        self.recorder.publish = self._show
 
-    def next_ticket(self, round_: int) -> int:
-        """The next number that no rank has had in this round: 0, 1, 2, ..."""
-        return int(self._store.add(f"tickets/{round_}", 1)) - 1
+    def take(self, round_: int, amount: int) -> int:
+        """Take so many batches of this round; answers how many were taken before."""
+        self.traffic.num_store += 1
+        return int(self._store.add(f"taken/{round_}", amount)) - amount
 
-    def note_batch(self) -> None:
-        """Tell whoever waits that this rank moves."""
-        self._store.add("batches", 1)
+    def add_speed(self, change: int) -> int:
+        """Change the shared speed; answers what it is then."""
+        self.traffic.num_store += 1
+        return int(self._store.add("speed", change))
 
     def publish(self, key: str, value: str) -> None:
         """Make a value known to all ranks."""
@@ -79,8 +103,9 @@ class Peers:
         """Wait until every rank has come to this point. No collective is pending meanwhile.
 
         Raises:
-            Stalled: No batch was finished for too long; it names the ranks that are missing.
+            Stalled: No rank began anything for too long; it names the ranks that are missing.
         """
+        self.recorder.note(f"wait for all at {point}", wait=True)
         self._store.set(f"{point}/{self._rank.rank}", "1")
         if self._store.add(f"{point}/count", 1) == self._rank.world_size:
             self._store.set(f"{point}/all", "1")
@@ -97,13 +122,15 @@ class Peers:
                 self._store.wait([key], self._look_every)
             except dist.DistStoreError:
                 self._while_waiting()
-                now = self._store.add("batches", 0)
+                now = self._store.add("steps", 0)
                 if now != moved:
                     moved, since = now, self._monotonic()
                 elif self._monotonic() - since > self._stall_timeout_s:
+                    missing = owners()
                     msg = (
-                        f"no batch was finished for {self._stall_timeout_s:.0f} s while rank "
-                        f"{self._rank.rank} waited for ranks {owners()[:10]}; look at their logs"
+                        f"no rank moved for {self._stall_timeout_s:.0f} s while rank "
+                        f"{self._rank.rank} waited for ranks {missing[:MOST_NAMED]}; "
+                        f"{self.last_steps(missing)}; look at their logs"
                     )
                     raise Stalled(msg) from None
             else:
@@ -133,34 +160,80 @@ class Peers:
         except (dist.DistError, RuntimeError, ValueError) as error:
             msg = f"rank {self._rank.rank} can't meet the other ranks: {error}"
             raise Communication(msg) from error
+        nodes: list[Any] = [None] * self._rank.world_size
+        dist.all_gather_object(nodes, self._rank.node_rank)
+        self.traffic.layout = NodeLayout(tuple(nodes))
+        self._collectives = form_circles(
+            self._rank.rank, self.traffic.layout, self.traffic, COLLECTIVE_TIMEOUT
+        )
 
-    def total(self, value: float) -> float:
-        """Sum over all ranks, reduced in float64."""
-        tensor = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(tensor)
-        return tensor.item()
+    def reduce(self, value: A) -> A | None:
+        """The sum over all ranks, on rank 0; None elsewhere."""
+        return self._together("reduce", lambda all_: all_.reduce(value))
 
     def gather(self, value: T) -> list[T] | None:
         """Values of all ranks by rank, on rank 0; None elsewhere."""
-        gathered: list[Any] | None = (
-            [None] * self._rank.world_size if self._rank.rank == 0 else None
-        )
-        dist.gather_object(value, gathered, dst=0)
-        return gathered
+        return self._together("gather", lambda all_: all_.gather(value))
+
+    def gather_by_node(self, value: T) -> Gathered[T]:
+        """Values of all ranks on rank 0, and of each node on its leader."""
+
+        def by_node(all_: Collectives) -> Gathered[T]:
+            node = all_.gather_node(value)
+            nodes = None if node is None else all_.gather_leaders(node)
+            return Gathered(node, None if nodes is None else all_.by_rank(nodes))
+
+        return self._together("gather", by_node)
 
     def all_gather(self, value: T) -> list[T]:
         """Values of all ranks by rank."""
-        gathered: list[Any] = [None] * self._rank.world_size
-        dist.all_gather_object(gathered, value)
-        return gathered
+        return self._together("all_gather", lambda all_: all_.all_gather(value))
+
+    def _together(self, name: str, exchange: Callable[[Collectives], T]) -> T:
+        """Do something that all ranks do.
+
+        Raises:
+            Communication: A rank is gone or does not come; it tells what each rank did last.
+        """
+        assert self._collectives is not None, "ranks exchange once they have met"
+        self.recorder.note(f"{name} with all ranks", wait=True)
+        try:
+            return exchange(self._collectives)
+        except (dist.DistError, RuntimeError) as error:
+            others = [rank for rank in range(self._rank.world_size) if rank != self._rank.rank]
+            msg = (
+                f"rank {self._rank.rank} lost the others in {name}: {error}; "
+                f"{self.last_steps(others)}"
+            )
+            raise Communication(msg) from error
+
+    def last_steps(self, ranks: Sequence[int]) -> str:
+        """What some ranks last said that they began, in words; the first ten of them."""
+        try:
+            steps = [(rank, self._last_step(rank)) for rank in ranks[:MOST_NAMED]]
+        except (dist.DistError, RuntimeError) as error:
+            return f"what they did last is lost with the store ({error})"
+        return "; ".join(f"rank {rank} last began: {step}" for rank, step in steps)
+
+    def _last_step(self, rank: int) -> str:
+        key = f"step/{rank}"
+        return self._store.get(key).decode() if self._store.check([key]) else "nothing"
+
+    def _show(self, step: str) -> None:
+        self.traffic.num_store += 2
+        self._store.set(f"step/{self._rank.rank}", step)
+        self._store.add("steps", 1)
 
 
-def connect(rank: RankInfo, spec: LaunchSpec, while_waiting: Callable[[], None]) -> Peers:
+def connect(
+    rank: RankInfo, spec: LaunchSpec, recorder: Recorder, while_waiting: Callable[[], None]
+) -> Peers:
     """Reach the store.
 
     Args:
         rank: This one.
         spec: Of the launch.
+        recorder: Of this rank; the others see its newest step.
         while_waiting: Called now and then while this rank waits for others, which may take long.
 
     Raises:
@@ -171,7 +244,7 @@ def connect(rank: RankInfo, spec: LaunchSpec, while_waiting: Callable[[], None])
     prefix = f"assay/{spec.job_id}/{spec.attempt}/{rank.restart}"
     try:
         store = dist.PrefixStore(prefix, _store(rank))
-        return Peers(rank, store, while_waiting=while_waiting)
+        return Peers(rank, store, recorder=recorder, while_waiting=while_waiting)
     except (dist.DistError, ValueError) as error:
         msg = f"rank {rank.rank} can't reach the rendezvous store: {error}"
         raise Communication(msg) from error

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evaluator.contract.env import RANKS_PER_NODE
 from evaluator.errors import Communication
 
 PR_SET_PDEATHSIG = 1
@@ -41,10 +42,15 @@ class RankInfo:
         try:
             rank = int(environ["RANK"])
             local_world_size = int(environ.get("LOCAL_WORLD_SIZE", "1"))
+            local_rank = int(environ["LOCAL_RANK"])
+            node_rank = int(environ.get("GROUP_RANK", str(rank // local_world_size)))
+            if RANKS_PER_NODE in environ:
+                local_world_size = int(environ[RANKS_PER_NODE])
+                node_rank, local_rank = divmod(rank, local_world_size)
             return cls(
                 rank=rank,
-                local_rank=int(environ["LOCAL_RANK"]),
-                node_rank=int(environ.get("GROUP_RANK", str(rank // local_world_size))),
+                local_rank=local_rank,
+                node_rank=node_rank,
                 world_size=int(environ["WORLD_SIZE"]),
                 local_world_size=local_world_size,
                 restart=int(environ.get("TORCHELASTIC_RESTART_COUNT", "0")),

@@ -3,15 +3,15 @@
 import gzip
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluator.contract.reports import WindowRecord
 from evaluator.digests import digest_file
+from evaluator.packing import PackedTokens, Packing
 from evaluator.perplexity import ScoredWindow
 from evaluator.plan import Plan
 from evaluator.tokens import TokenDocument
@@ -59,28 +59,19 @@ def write_records(path: Path, records: Iterable[WindowRecord]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-KeptTokens = dict[int, list[NDArray[np.float32]]]
-"""The nll of the scored tokens by batch, a row for each window of the plan's batch."""
-
-NUM_STEPS = 255
-"""Between the 256 values of a byte."""
-
-
-def write_tokens(
-    path: Path, plan: Plan, kept: Iterable[KeptTokens], kind: Literal["float16", "uint8"]
-) -> str:
+def write_tokens(path: Path, plan: Plan, parts: Sequence[PackedTokens], packing: Packing) -> str:
     """Write the nll of every scored token, in text order.
 
     Args:
         path: An `.npz` file; docs/metrics.md says what is in it.
         plan: What was scored.
-        kept: Of all ranks; together all batches of the plan.
-        kind: How an nll is stored.
+        parts: Of all ranks; together all batches of the plan.
+        packing: How an nll is stored.
 
     Returns:
         Digest of the file.
     """
-    by_batch = {index: rows for part in kept for index, rows in part.items()}
+    by_batch = {index: rows for part in parts for index, rows in part.by_batch.items()}
     rows = sorted(
         (
             (window, nll_S)
@@ -89,7 +80,11 @@ def write_tokens(
         ),
         key=lambda row: (row[0].document, row[0].score_begin),
     )
-    arrays = pack_tokens(np.concatenate([nll_S for _, nll_S in rows]), kind) | {
+    arrays = {
+        "nll": np.concatenate([nll_S for _, nll_S in rows]),
+        "lowest": np.array(packing.lowest),
+        "step": np.array(packing.step),
+        "largest_error": np.array(max(part.largest_error for part in parts)),
         "document": np.array([window.document for window, _ in rows], np.int64),
         "begin": np.array([window.score_begin for window, _ in rows], np.int64),
         "num_scored": np.array([window.num_scored for window, _ in rows], np.int64),
@@ -97,28 +92,6 @@ def write_tokens(
     }
     _write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
     return f"sha256:{digest_file(path)}"
-
-
-def pack_tokens(
-    nll: NDArray[np.float32], kind: Literal["float16", "uint8"]
-) -> dict[str, NDArray[Any]]:
-    """Arrays that store an nll as `lowest + step * nll`, and the largest error of that."""
-    exact = nll.astype(np.float64)
-    lowest, step = 0.0, 1.0
-    if kind == "float16":
-        packed: NDArray[Any] = np.minimum(nll, np.finfo(np.float16).max).astype(np.float16)
-    else:
-        lowest = float(exact.min())
-        # Equal values need no step, but a step of zero divides.
-        step = (float(exact.max()) - lowest) / NUM_STEPS or 1.0
-        packed = np.rint((exact - lowest) / step).astype(np.uint8)
-    error = np.abs(lowest + step * packed.astype(np.float64) - exact).max()
-    return {
-        "nll": packed,
-        "lowest": np.array(lowest),
-        "step": np.array(step),
-        "largest_error": np.array(error),
-    }
 
 
 def _write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:

@@ -3,9 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from evaluator.contract.audit import AuditResult
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import ContextNll, LedgerEntry, Perplexity, Result
+from evaluator.contract.reports import (
+    ContextNll,
+    LedgerEntry,
+    PackedTraffic,
+    Perplexity,
+    RankTiming,
+    Result,
+    Traffic,
+)
 from evaluator.errors import ResultInvalid
 from evaluator.ledger import Ledger
 from evaluator.perplexity import ScoredWindow
@@ -84,6 +94,18 @@ def value_warnings(value: Perplexity, vocabulary_size: int) -> tuple[str, ...]:
     return tuple(warnings)
 
 
+def memory_warnings(timings: Sequence[RankTiming], device: torch.device) -> tuple[str, ...]:
+    """What it did to the figure that forwards did not fit."""
+    num_split = sum(timing.num_out_of_memory for timing in timings)
+    if num_split == 0 or device.type == "cpu":
+        return ()
+    return (
+        f"{num_split} forwards ran out of memory and were scored in smaller parts: on a "
+        f"{device.type} device that may change the last bits; a smaller scoring.batch_tokens "
+        f"leaves every batch whole",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
     """Under which the figure came about."""
@@ -97,6 +119,8 @@ class Circumstances:
     num_batches_resumed: int
     audit: AuditResult
     sync_error: float
+    traffic: Traffic
+    packed: PackedTraffic | None
     wall_s: float
     warnings: tuple[str, ...]
 
@@ -124,6 +148,8 @@ def make_result(
         num_batches_resumed=circumstances.num_batches_resumed,
         audit=circumstances.audit,
         sync_error=circumstances.sync_error,
+        traffic=circumstances.traffic,
+        packed=circumstances.packed,
         wall_s=circumstances.wall_s,
         versions=versions(),
         warnings=circumstances.warnings,

@@ -1,10 +1,10 @@
 """The run itself: load, tokenise, plan, score, reduce, report."""
 
 import logging
-import math
 import os
 import socket
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,29 +18,42 @@ from evaluator.contexts import nll_by_context
 from evaluator.contract.audit import AuditResult, Author
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import FinishedEntry, LedgerEntry, Result
+from evaluator.contract.reports import (
+    FinishedEntry,
+    LedgerEntry,
+    PackedTraffic,
+    RankTiming,
+    Result,
+    Traffic,
+)
 from evaluator.errors import LossNotFinite
 from evaluator.faults import with_fault
 from evaluator.forward import Cut, cut_model
+from evaluator.hierarchy import ExactTotal
 from evaluator.ledger import Ledger, read_finished
+from evaluator.micro_batch import ElasticBudget, MicroBatches
 from evaluator.model import LoadedModel, digest_weights, silence_libraries
 from evaluator.narrator import Narrator
+from evaluator.packing import Extremes, KeptTokens, Packing, check_packed, packed_traffic
 from evaluator.perplexity import measure
 from evaluator.plan import Plan
 from evaluator.prepare import Text, load_weights, prepare_text, text_warnings
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.records import KeptTokens, window_records, write_records, write_tokens
+from evaluator.records import window_records, write_records, write_tokens
 from evaluator.reduce import (
     Circumstances,
     join_ledgers,
     make_result,
+    memory_warnings,
     relative_error,
     scored_windows,
     value_warnings,
 )
+from evaluator.schedule import Schedule
 from evaluator.score import Scorer
 from evaluator.share import Share
+from evaluator.speed import SharedSpeed, SpeedModel
 from evaluator.timing import RankClock
 from evaluator.versions import versions
 
@@ -60,6 +73,13 @@ class Setup:
     cut: Cut
 
 
+class WrittenTokens(NamedTuple):
+    """The nll of tokens, in its file."""
+
+    digest: str
+    traffic: PackedTraffic
+
+
 class Outcome(NamedTuple):
     """What all ranks together came to; on rank 0."""
 
@@ -67,10 +87,11 @@ class Outcome(NamedTuple):
     """Of earlier attempts, as far as they were trusted."""
     added: list[list[LedgerEntry]]
     """By rank."""
-    tokens_digest: str | None
+    timings: list[RankTiming]
+    tokens: WrittenTokens | None
     audit: AuditResult
     sync_total: float
-    """Nll in nats, as a collective reduced it."""
+    """Nll in nats, as ranks reduced it."""
     warnings: tuple[str, ...]
     """Of what ranks do not have in common."""
 
@@ -101,7 +122,10 @@ class Run:
         if device.type == "cuda":
             self.clock.peak_memory_bytes = devices.peak_allocated_bytes
         with self.clock.measure("communicate"):
-            peers = process_group.connect(self.rank, self.spec, self.narrator.tick)
+            peers = process_group.connect(
+                self.rank, self.spec, self.narrator.recorder, self.narrator.tick
+            )
+        self.clock.traffic = peers.traffic.snapshot
         try:
             return self._execute(peers, device)
         finally:
@@ -119,13 +143,15 @@ class Run:
         self.narrator.enter("reduce")
         resumed = [finished.entry for finished in auditor.taken]
         sync = self._sync_total(peers, ledger, resumed)
-        added = self._gather(peers, ledger)
-        tokens_digest = self._write_tokens(peers, setup.text.plan, share.tokens)
-        if added is None:
+        added, timings = self._gather(peers, ledger)
+        tokens = self._write_tokens(peers, setup.text.plan, share.tokens, added)
+        if added is None or timings is None or sync is None:
             return None
         warnings = member_warnings(auditor.members)
         result = self._result(
-            setup, device, Outcome(resumed, added, tokens_digest, auditor.result, sync, warnings)
+            setup,
+            device,
+            Outcome(resumed, added, timings, tokens, auditor.result, sync, warnings),
         )
         self.narrator.result(result)
         return result
@@ -156,7 +182,7 @@ class Run:
     ) -> None:
         """Score a share. A rank whose weights have changed leaves it to the audit to say so."""
         try:
-            share.work(auditor.plan, ledger, indices, len(auditor.healthy), round_)
+            share.work(auditor.plan, ledger, indices, auditor.healthy, round_)
         except LossNotFinite as error:
             if not auditor.is_on or auditor.is_intact():
                 raise
@@ -178,14 +204,14 @@ class Run:
         )
 
         def moves() -> None:
-            peers.note_batch()
+            self.narrator.recorder.note("score a window again")
             self.narrator.tick()
 
         return Auditor(
             rank=self.rank.rank,
             peers=peers,
             plan=setup.text.plan,
-            scorer=share.scorer,
+            scorer=share.micro_batches.scorer,
             audit=self.spec.audit,
             dtype=self.spec.launch.dtype,
             device_type=device.type,
@@ -195,10 +221,12 @@ class Run:
             moves=moves,
         )
 
-    def _sync_total(self, peers: Peers, ledger: Ledger, resumed: list[LedgerEntry]) -> float:
-        """The nll of all ranks, reduced by a collective; rank 0 adds what was taken over."""
+    def _sync_total(self, peers: Peers, ledger: Ledger, resumed: list[LedgerEntry]) -> float | None:
+        """The nll of all ranks, reduced on rank 0, which adds what was taken over."""
         entries = [*ledger.added, *(resumed if self.rank.rank == 0 else [])]
-        return peers.total(math.fsum(nll for entry in entries for nll in entry.nll_nats))
+        total = ExactTotal.of(nll for entry in entries for nll in entry.nll_nats)
+        reduced = peers.reduce(total)
+        return None if reduced is None else reduced.nll_nats
 
     def _set_up(self, peers: Peers, device: torch.device) -> Setup:
         cache_dir = Path(self.spec.cache_dir or Path.home() / ".cache" / "assay")
@@ -243,40 +271,70 @@ class Run:
             device=device,
             dtype=self.spec.launch.dtype,
         )
-        scorer = with_fault(plain, setup.model.model, self.rank.rank, os.environ)
+        micro_batches = MicroBatches(
+            scorer=with_fault(plain, setup.model.model, self.rank.rank, os.environ),
+            budget=ElasticBudget(),
+            free_memory=partial(devices.free_memory, device),
+        )
+        schedule = self._schedule(peers, setup.model_digest)
+        self.clock.speeds = lambda: schedule.speed.measured
+        self.clock.num_out_of_memory = lambda: micro_batches.budget.num_out_of_memory
         return Share(
             rank=self.rank,
             peers=peers,
-            scorer=scorer,
+            schedule=schedule,
+            micro_batches=micro_batches,
             clock=self.clock,
             narrator=self.narrator,
             tokens={} if self._keeps_tokens else None,
+        )
+
+    def _schedule(self, peers: Peers, model_digest: str) -> Schedule:
+        me = socket.gethostname(), model_digest
+        start = {(s.host, s.model_digest): s.speeds for s in self.spec.node_speeds}.get(me, ())
+        return Schedule(
+            scheduling=self.spec.launch.scheduling,
+            rank=self.rank.rank,
+            shared=SharedSpeed(peers.add_speed, self.rank.world_size),
+            speed=SpeedModel(start),
         )
 
     @property
     def _keeps_tokens(self) -> bool:
         return self.spec.outputs.token_nll != "none"  # noqa: S105 - tokens of a text
 
-    def _write_tokens(self, peers: Peers, plan: Plan, tokens: KeptTokens | None) -> str | None:
-        """Write them on rank 0; answers the digest of the file there, else None."""
+    def _write_tokens(
+        self,
+        peers: Peers,
+        plan: Plan,
+        tokens: KeptTokens | None,
+        added: list[list[LedgerEntry]] | None,
+    ) -> WrittenTokens | None:
+        """Write them on rank 0; None elsewhere, and where none were asked for."""
         kind = self.spec.outputs.token_nll
         if tokens is None or kind == "none":
             return None
         with self.clock.measure("communicate"):
-            gathered = peers.gather(tokens)
-        if gathered is None:
+            packing = Packing.for_all(kind, peers.all_gather(Extremes.of(tokens)))
+            parts = peers.gather(packing.pack_all(tokens))
+        if parts is None or added is None:
             return None
-        return write_tokens(self.run_dir / TOKENS_FILE, plan, gathered, kind)
+        check_packed(packing, parts, {e.batch: e for entries in added for e in entries})
+        digest = write_tokens(self.run_dir / TOKENS_FILE, plan, parts, packing)
+        return WrittenTokens(digest, packed_traffic(parts))
 
-    def _gather(self, peers: Peers, ledger: Ledger) -> list[list[LedgerEntry]] | None:
+    def _gather(
+        self, peers: Peers, ledger: Ledger
+    ) -> tuple[list[list[LedgerEntry]] | None, list[RankTiming] | None]:
+        """Entries of all ranks, and where their time went; on rank 0."""
         with self.clock.measure("wait"):
             peers.wait_for_all("done")
         with self.clock.measure("communicate"):
             added = peers.gather(ledger.added)
-        timings = peers.all_gather(self.clock.snapshot())
-        if self.rank.leads_node:
-            self.narrator.node_timing(timings)
-        return added
+        timings = peers.gather_by_node(self.clock.snapshot())
+        if timings.node is not None:
+            self.narrator.node_timing(timings.node)
+        return added, timings.all
 
     def _result(
         self,
@@ -291,17 +349,20 @@ class Run:
         circumstances = Circumstances(
             model_digest=setup.model_digest,
             windows_digest=write_records(self.run_dir / WINDOWS_FILE, records),
-            tokens_digest=outcome.tokens_digest,
+            tokens_digest=outcome.tokens.digest if outcome.tokens else None,
             nll_by_context=nll_by_context(setup.text.plan, ledger.entries),
             device=devices.describe(device),
             world_size=self.rank.world_size,
             num_batches_resumed=len(outcome.resumed),
             audit=outcome.audit,
             sync_error=relative_error(outcome.sync_total, value.nll_sum_nats),
+            traffic=sum((timing.traffic for timing in outcome.timings), start=Traffic()),
+            packed=outcome.tokens.traffic if outcome.tokens else None,
             wall_s=self.clock.wall_s,
             warnings=setup.model.warnings
             + setup.cut.warnings
             + text_warnings(setup.text, setup.model)
+            + memory_warnings(outcome.timings, device)
             + value_warnings(value, setup.model.num_rows)
             + outcome.warnings,
         )

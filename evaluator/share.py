@@ -1,6 +1,6 @@
 """One rank's share of the batches: takes leases until none is left, scores, notes in the ledger."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -10,15 +10,15 @@ import numpy as np
 from evaluator.contexts import sum_contexts
 from evaluator.contract.reports import LedgerEntry
 from evaluator.errors import OutOfMemory, is_out_of_memory
-from evaluator.faults import FaultyScorer
-from evaluator.lease import draw_leases, lease_table
 from evaluator.ledger import Ledger
+from evaluator.micro_batch import MicroBatches
 from evaluator.narrator import Narrator
+from evaluator.packing import KeptTokens
 from evaluator.plan import Batch, Plan
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.records import KeptTokens
-from evaluator.score import Scorer, sum_windows
+from evaluator.schedule import Schedule
+from evaluator.score import sum_windows
 from evaluator.timing import RankClock
 
 T = TypeVar("T")
@@ -30,14 +30,20 @@ class Share:
 
     rank: RankInfo
     peers: Peers
-    scorer: Scorer | FaultyScorer
+    schedule: Schedule
+    micro_batches: MicroBatches
     clock: RankClock
     narrator: Narrator
     tokens: KeptTokens | None = None
     """Where the nll of every token is kept, if that was asked for."""
 
     def work(
-        self, plan: Plan, ledger: Ledger, indices: Sequence[int], num_ranks: int, round_: int
+        self,
+        plan: Plan,
+        ledger: Ledger,
+        indices: Sequence[int],
+        ranks: Collection[int],
+        round_: int,
     ) -> None:
         """Score batches into the ledger until no lease is left.
 
@@ -45,24 +51,24 @@ class Share:
             plan: What there is to score.
             ledger: Takes the entries.
             indices: Batches that are to be scored, the same on every rank that takes part.
-            num_ranks: Ranks that take part.
+            ranks: That take part; this one is among them.
             round_: How often the audit has sent batches back.
 
         Raises:
             LossNotFinite: A window's loss is no number.
-            OutOfMemory: A batch does not fit.
+            OutOfMemory: A window does not fit.
             Superseded: The server no longer wants this attempt.
         """
         batches = [plan.batches[index] for index in indices]
-        table = lease_table([batch.num_input_tokens for batch in batches], num_ranks)
-        draw = partial(self.peers.next_ticket, round_)
-        for lease in draw_leases(table, lambda: self._exchange(draw)):
+
+        def take(amount: int) -> int:
+            return self._exchange(partial(self.peers.take, round_, amount))
+
+        for lease in self.schedule.leases(batches, ranks, take):
+            self.clock.count_lease()
             for batch in batches[lease.start : lease.stop]:
-                with self.clock.measure("compute"):
-                    entry = self._score(batch, round_)
-                ledger.add(entry)
-                self.clock.count(batch)
-                self._exchange(self.peers.note_batch)
+                self._exchange(partial(self.peers.recorder.note, f"score batch {batch.index}"))
+                ledger.add(self._timed(batch, round_))
                 self.narrator.tick()
 
     def forget(self, indices: Sequence[int]) -> None:
@@ -75,16 +81,26 @@ class Share:
         with self.clock.measure("communicate"):
             return operation()
 
+    def _timed(self, batch: Batch, round_: int) -> LedgerEntry:
+        """Score a batch, and learn from it how fast this rank is."""
+        before_s = self.clock.seconds("compute")
+        with self.clock.measure("compute"):
+            entry = self._score(batch, round_)
+        seconds = self.clock.seconds("compute") - before_s
+        self.clock.count(batch, seconds, self.schedule.expected_s(batch))
+        self.schedule.speed.learn(batch.num_inputs, batch.num_input_tokens, seconds)
+        return entry
+
     def _score(self, batch: Batch, round_: int) -> LedgerEntry:
         try:
-            nll_by_window = self.scorer.score(batch)
+            nll_by_window = self.micro_batches.score(batch)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             msg = (
-                f"rank {self.rank.rank} ran out of memory in batch {batch.index} of "
-                f"{len(batch.windows)} windows of {batch.windows[0].num_inputs} tokens; "
-                f"ask for a smaller scoring.batch_tokens or scoring.window ({error})"
+                f"rank {self.rank.rank} ran out of memory in batch {batch.index} with a single "
+                f"window of {batch.num_inputs} tokens; ask for a smaller scoring.window or "
+                f"for fewer ranks on a node ({error})"
             )
             raise OutOfMemory(msg) from error
         if self.tokens is not None:

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from evaluator.contract.reports import RankTiming
+from evaluator.contract.reports import RankTiming, Traffic
 from evaluator.plan import Batch
 from evaluator.ranks import RankInfo
+
+if TYPE_CHECKING:
+    from evaluator.contract.speeds import LengthSpeed
 
 Activity = Literal["load", "tokenise", "warm_up", "compute", "audit", "wait", "communicate"]
 
@@ -31,6 +34,15 @@ class RankClock:
         self._num_batches = 0
         self._num_input_tokens = 0
         self._num_scored_tokens = 0
+        self._num_leases = 0
+        self._expected_s = 0.0
+        self._measured_s = 0.0
+        self.speeds: Callable[[], tuple[LengthSpeed, ...]] = tuple
+        """What the rank has learnt of its speed; set once it scores."""
+        self.traffic: Callable[[], Traffic] = Traffic
+        """What the rank has sent; set once it can reach others."""
+        self.num_out_of_memory: Callable[[], int] = int
+        """Forwards that were tried again in smaller parts; set once it scores."""
         self.peak_memory_bytes: Callable[[], int] = peak_resident_bytes
         """How memory is read; a run on a GPU sets its own."""
 
@@ -44,8 +56,19 @@ class RankClock:
             elapsed = self._monotonic() - begin
             self._seconds[activity] = self._seconds.get(activity, 0.0) + elapsed
 
-    def count(self, batch: Batch) -> None:
-        """Count a batch as done."""
+    def seconds(self, activity: Activity) -> float:
+        """Charged to this activity so far."""
+        return self._seconds.get(activity, 0.0)
+
+    def count_lease(self) -> None:
+        """Count a lease as drawn."""
+        self._num_leases += 1
+
+    def count(self, batch: Batch, seconds: float, expected_s: float | None) -> None:
+        """Count a batch as done, with the seconds it took and those it was expected to take."""
+        if expected_s is not None:
+            self._expected_s += expected_s
+            self._measured_s += seconds
         self._num_batches += 1
         self._num_input_tokens += batch.num_input_tokens
         self._num_scored_tokens += sum(batch.num_scored)
@@ -65,6 +88,12 @@ class RankClock:
             wait_s=seconds("wait", 0.0),
             communicate_s=seconds("communicate", 0.0),
             wall_s=self.wall_s,
+            num_leases=self._num_leases,
+            expected_s=self._expected_s,
+            measured_s=self._measured_s,
+            speeds=self.speeds(),
+            traffic=self.traffic(),
+            num_out_of_memory=self.num_out_of_memory(),
             num_batches=self._num_batches,
             num_input_tokens=self._num_input_tokens,
             num_scored_tokens=self._num_scored_tokens,

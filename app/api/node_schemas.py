@@ -3,6 +3,7 @@
 from typing import Literal
 
 from app.api.view import DurationSeconds, Number, Time, View
+from evaluator.contract.reports import Traffic
 
 
 class RankTimes(View):
@@ -26,6 +27,16 @@ class RankTimes(View):
     """Leases and exchange between ranks, without waiting."""
     wall_seconds: DurationSeconds
     """Since the process started."""
+    num_leases: Number
+    """Times that the rank took batches."""
+    expected_seconds: DurationSeconds
+    """What it expected of itself, batch by batch, once it had a figure to go by."""
+    measured_seconds: DurationSeconds
+    """What the same batches took."""
+    num_out_of_memory: Number
+    """Forwards that did not fit and were tried again in smaller parts."""
+    traffic: Traffic
+    """What the rank sent."""
     num_batches: Number
     num_input_tokens: Number
     """Tokens fed to the model."""

@@ -8,7 +8,14 @@ from app.api.node_schemas import NodeView
 from app.api.view import DurationSeconds, Fraction, Number, Time, View
 from app.jobs.request import JobRequest
 from evaluator.contract.audit import AuditResult
-from evaluator.contract.reports import ContextNll, Perplexity, PlanFacts, ScoringUsed
+from evaluator.contract.reports import (
+    ContextNll,
+    PackedTraffic,
+    Perplexity,
+    PlanFacts,
+    ScoringUsed,
+    Traffic,
+)
 from evaluator.contract.states import FailureReason, JobState
 
 
@@ -124,7 +131,11 @@ class ResultView(View):
     """All attempts and nodes; together they have scored the plan."""
     audit: AuditView
     sync_error: float
-    """Relative difference between the total that ranks reduced in float64 and the ledger's."""
+    """Relative difference between the total that ranks reduced, exactly, and the ledger's."""
+    traffic: Traffic
+    """What ranks sent to each other."""
+    packed: PackedTraffic | None
+    """The nll of tokens among it; null where `outputs.token_nll` is `none`."""
     wall_seconds: DurationSeconds
     versions: dict[str, str]
     warnings: list[str]

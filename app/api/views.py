@@ -154,7 +154,7 @@ def _timing(rank: Rank) -> RankTiming:
 
 def _times(timing: RankTiming) -> dict[str, Any]:
     """Name the durations as the API does: `load_s` is `load_seconds` outside."""
-    values = timing.model_dump(exclude={"node_rank"})
+    values = timing.model_dump(exclude={"node_rank", "speeds"})
     return {
         f"{name.removesuffix('_s')}_seconds" if name.endswith("_s") else name: value
         for name, value in values.items()
@@ -216,6 +216,8 @@ def view_result(record: JobRecord) -> ResultView | None:
         scored_by=_view_shares(accounts),
         audit=_view_audit(accounts, result),
         sync_error=result.sync_error,
+        traffic=result.traffic,
+        packed=result.packed,
         wall_seconds=result.wall_s,
         versions=result.versions,
         warnings=list(result.warnings),

@@ -152,6 +152,14 @@ AuditShareOption = Annotated[
         rich_help_panel=_LAUNCH,
     ),
 ]
+SchedulingOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How ranks come to their batches: static, dynamic or predictive (dynamic).",
+        rich_help_panel=_LAUNCH,
+    ),
+]
 TimeOption = Annotated[
     str | None,
     typer.Option(
@@ -198,6 +206,7 @@ def submit(
     dtype: DtypeOption = None,
     threads: ThreadsOption = None,
     audit_share: AuditShareOption = None,
+    scheduling: SchedulingOption = None,
     time_limit: TimeOption = None,
     attempts: AttemptsOption = None,
     label: LabelOption = None,
@@ -213,7 +222,7 @@ def submit(
     texts = {"prefix_place": prefix_place, "special_tokens": special_tokens}
     merge(request, "scoring", scoring | texts | {"convention": convention})
     layout = {"ranks_per_node": ranks, "nodes": nodes, "device": device, "dtype": dtype}
-    merge(request, "launch", layout | {"threads_per_rank": threads})
+    merge(request, "launch", layout | {"threads_per_rank": threads, "scheduling": scheduling})
     merge(request, "audit", {"share": audit_share})
     merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
     merge(request, "labels", dict(parse_labels(label or ())))

@@ -9,6 +9,7 @@ from app.db import Database
 from app.jobs.ledger import is_complete, load_authors, load_rows, to_entry
 from app.jobs.paths import resolve_data, resolve_model
 from app.jobs.request import JobRequest
+from app.jobs.speeds import load_speeds
 from app.launchers.base import Command, Launch, LaunchRef
 from app.launchers.torchrun import torchrun_commands
 from app.models import Attempt, Job
@@ -48,10 +49,12 @@ async def prepare(claimed: Claimed, database: Database, settings: Settings) -> L
     async with database.read() as session:
         rows = [row for row in await load_rows(session, job.id) if is_complete(row)]
         authors = await load_authors(session, job.id) if rows else {}
+        speeds = await load_speeds(session, job)
     finished = [
         FinishedEntry(author=authors[row.attempt, row.rank], entry=to_entry(row)) for row in rows
     ]
     spec = await asyncio.to_thread(_spec, claimed, ref.run_dir, settings, has_finished=bool(rows))
+    spec = spec.model_copy(update={"node_speeds": speeds})
     await asyncio.to_thread(_write, claimed, ref.run_dir, spec, finished)
     return Launch(
         ref=ref,

@@ -12,6 +12,7 @@ from app.jobs.ingest import Absorber, Delivery
 from app.jobs.ledger import load_rows, total
 from app.jobs.outcome import Evidence, Outcome, decide
 from app.jobs.repository import lock_attempts, move, utcnow
+from app.jobs.speeds import keep_speeds
 from app.jobs.transitions import JobEvent
 from app.launchers.base import Ended, NotStarted, Vanished
 from app.models import Attempt, Job
@@ -65,6 +66,8 @@ class Settler:
             outcome = decide(evidence)
             _close(attempt, seen, outcome)
             _move(session, job, outcome)
+            if outcome.event is JobEvent.SUCCEED:
+                await keep_speeds(session, job, attempt)
         self._absorber.forget(attempt.job_id)
         _log.info(
             "attempt settled",

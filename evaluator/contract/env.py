@@ -3,6 +3,9 @@
 LAUNCH_ID = "ASSAY_LAUNCH_ID"
 """Random id in the environment of every process of a launch: how they are found again."""
 
+RANKS_PER_NODE = "ASSAY_RANKS_PER_NODE"
+"""For tests on CPUs: the ranks of one torchrun count as nodes of so many ranks each."""
+
 SPEC_FILE = "spec.json"
 FINISHED_FILE = "finished.jsonl"
 TOKEN_FILE = "token"  # noqa: S105 - a file name

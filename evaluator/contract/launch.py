@@ -9,6 +9,7 @@ from evaluator.contract.audit import Audit
 from evaluator.contract.base import Contract, HubName, Name, PathText, PositiveCount, Revision
 from evaluator.contract.data import DataSource
 from evaluator.contract.scoring import LmEvalScoring, Outputs, Scoring
+from evaluator.contract.speeds import NodeSpeed
 
 CACHE_LIMIT_BYTES = 32 * 2**30
 """Usual bound of the token cache."""
@@ -39,6 +40,11 @@ class HubModel(Contract):
 ModelSource = Annotated[FolderModel | GgufModel | HubModel, Field(discriminator="kind")]
 
 
+Scheduling = Literal["static", "dynamic", "predictive"]
+"""`static`: equal parts, cut beforehand. `dynamic`: whoever is free takes more. `predictive`: the
+same, and as much as its speed allows."""
+
+
 class Layout(Contract):
     """Where and with how many processes to run."""
 
@@ -49,6 +55,9 @@ class Layout(Contract):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     threads_per_rank: Annotated[int, Field(strict=True, ge=1, le=1024)] = 1
     """Intra-op CPU threads; fixed, so that the figure does not depend on the number of ranks."""
+
+    scheduling: Scheduling = "dynamic"
+    """How ranks come to their batches; changes no number. docs/scheduling.md"""
 
     @property
     def num_ranks(self) -> int:
@@ -82,6 +91,8 @@ class LaunchSpec(Contract):
     """Digest of the plan that the finished entries belong to."""
     finished_model: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     """Digest of the model that scored the finished entries."""
+    node_speeds: tuple[NodeSpeed, ...] = ()
+    """What nodes were seen to do before; those that this run does not have are passed over."""
     report_url: PathText | None = None
     """Where to post reports; null keeps them in the run directory only."""
     token_path: PathText | None = None

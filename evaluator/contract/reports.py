@@ -6,7 +6,7 @@ the server ignores what it has seen and reads the rest from the spool after the 
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from evaluator.contract.audit import AuditResult, Author, Suspect
 from evaluator.contract.base import (
@@ -18,6 +18,7 @@ from evaluator.contract.base import (
     PositiveCount,
     Seconds,
 )
+from evaluator.contract.speeds import LengthSpeed
 from evaluator.contract.states import FailureReason
 
 
@@ -52,6 +53,42 @@ class FinishedEntry(Contract):
     entry: LedgerEntry
 
 
+class Traffic(Contract):
+    """What ranks sent to each other, without what the transport adds."""
+
+    num_inside: Count = 0
+    """Messages to ranks of the same node."""
+    bytes_inside: Count = 0
+    num_between: Count = 0
+    """Messages to ranks of other nodes."""
+    bytes_between: Count = 0
+    num_store: Count = 0
+    """Requests to the store that has leases and steps; a few dozen bytes each."""
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Of both."""
+        ours, theirs = self.model_dump(), other.model_dump()
+        return Traffic(**{name: ours[name] + theirs[name] for name in ours})
+
+
+class PackedTraffic(Contract):
+    """The nll of tokens on their way to rank 0."""
+
+    bytes_before: Count
+    """As float32."""
+    bytes_after: Count
+    """As they travelled, which is as they are stored."""
+    largest_error_nats: Annotated[float, Field(ge=0)]
+    """Of any token, its own rank's among them."""
+
+
+class Step(Contract):
+    """Something that a rank began to do."""
+
+    at: AwareDatetime
+    what: str
+
+
 class RankTiming(Contract):
     """Where one rank's time went so far, and what it did in it."""
 
@@ -74,6 +111,18 @@ class RankTiming(Contract):
     """Leases and exchange between ranks, without waiting."""
     wall_s: Seconds = 0.0
     """Since the process started."""
+    num_leases: Count = 0
+    """Times that the rank took batches."""
+    expected_s: Seconds = 0.0
+    """What it expected of itself, batch by batch, once it had a figure to go by."""
+    measured_s: Seconds = 0.0
+    """What the same batches took."""
+    speeds: tuple[LengthSpeed, ...] = ()
+    """Measured, by the length of windows."""
+    num_out_of_memory: Count = 0
+    """Forwards that did not fit and were tried again in smaller parts."""
+    traffic: Traffic = Traffic()
+    """What the rank sent."""
     num_batches: Count = 0
     num_input_tokens: Count = 0
     """Tokens fed to the model."""
@@ -249,8 +298,12 @@ class Result(ReportBase):
     """Batches taken over from earlier attempts."""
     audit: AuditResult
     sync_error: Annotated[float, Field(ge=0)]
-    """Relative difference between the total that ranks reduced in float64 and that of the ledger:
-    what rounding in another order does."""
+    """Relative difference between the total that ranks reduced among themselves, exactly, and the
+    sum of the ledger: 0 unless something is broken."""
+    traffic: Traffic
+    """Of all ranks, but for their very last words: this account itself."""
+    packed: PackedTraffic | None
+    """Null where `outputs.token_nll` is `none`."""
     wall_s: Seconds
     versions: dict[str, str]
     warnings: tuple[str, ...] = ()
@@ -264,6 +317,8 @@ class Failure(ReportBase):
     message: str
     """One sentence that names place, value and remedy."""
     traceback_tail: str = ""
+    steps: tuple[Step, ...] = ()
+    """The last things that the rank began, oldest first."""
 
 
 Report = Annotated[

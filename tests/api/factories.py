@@ -197,6 +197,8 @@ def result(seq: int) -> Json:
             "why_none": None,
         },
         "sync_error": 0.0,
+        "traffic": {},
+        "packed": None,
         "scoring": {
             "convention": "lm-eval",
             "window": 12,

@@ -46,4 +46,5 @@ def test_a_batch_that_does_not_fit_says_so_and_how_to_go_on(tmp_path: Path) -> N
     assert [failure.reason for failure in failures] == [FailureReason.OUT_OF_MEMORY], done.stderr
     message = failures[0].message
     assert "rank 0 ran out of memory in batch 0" in message
-    assert "smaller scoring.batch_tokens" in message
+    assert "with a single window" in message
+    assert "smaller scoring.window" in message

@@ -32,6 +32,7 @@ from evaluator.contract.reports import (
     ReportBatch,
     Result,
     ScoringUsed,
+    Traffic,
     WindowRecord,
 )
 
@@ -150,7 +151,7 @@ def made_up_result(seq: int, total: float) -> Result:
         model_digest=DIGEST, data_digest=DIGEST, tokenizer_digest=DIGEST,
         windows_digest=f"sha256:{hashlib.sha256(WINDOWS).hexdigest()}", device="cpu",
         dtype="float32", threads_per_rank=1, world_size=1, num_batches_resumed=0, wall_s=1.0,
-        audit=NO_AUDIT, sync_error=0.0,
+        audit=NO_AUDIT, sync_error=0.0, traffic=Traffic(), packed=None,
         versions={},
     )  # fmt: skip
 

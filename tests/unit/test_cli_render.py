@@ -54,6 +54,13 @@ SAMPLE = {
     "quarantined": [],
     "why_none": None,
 }
+TRAFFIC = {
+    "num_inside": 3,
+    "bytes_inside": 3000,
+    "num_between": 0,
+    "bytes_between": 0,
+    "num_store": 40,
+}
 RESULT = {
     "perplexity": FIGURES,
     "nll_by_context": [
@@ -112,6 +119,8 @@ RESULT = {
     ],
     "audit": {"num_findings": 0, "findings": [], "sample": SAMPLE},
     "sync_error": 0.0,
+    "traffic": TRAFFIC,
+    "packed": None,
     "wall_seconds": 65.4,
     "versions": {},
     "warnings": ["a [bold]warning\x1b[2J"],
@@ -127,6 +136,11 @@ RANK = {
     "audit_seconds": 0.25,
     "communicate_seconds": 1.0,
     "wall_seconds": 30.0,
+    "num_leases": 3,
+    "expected_seconds": 19.0,
+    "measured_seconds": 19.5,
+    "num_out_of_memory": 0,
+    "traffic": TRAFFIC,
     "num_batches": 11,
     "num_input_tokens": 8000,
     "num_scored_tokens": 7500,

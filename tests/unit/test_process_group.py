@@ -45,14 +45,17 @@ def together(*bodies: Callable[[], object]) -> list[Exception | None]:
     return raised
 
 
-def test_tickets_are_drawn_once() -> None:
-    tickets: list[int] = []
+def test_batches_are_taken_once_in_each_round() -> None:
+    taken: list[int] = []
 
     def draw(peers: Peers) -> None:
-        tickets.extend(peers.next_ticket(0) for _ in range(100))
+        for amount in (1, 2, 3) * 20:
+            begin = peers.take(0, amount)
+            taken.extend(range(begin, begin + amount))
 
     assert together(*(lambda p=p: draw(p) for p in peers_of(4))) == [None] * 4
-    assert sorted(tickets) == list(range(400))
+    assert sorted(taken) == list(range(4 * 120))
+    assert peers_of(1)[0].take(1, 5) == 0
 
 
 def test_all_wait_for_all() -> None:
@@ -72,11 +75,12 @@ def test_all_wait_for_all() -> None:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    first, second, _third = peers_of(3, stall_timeout_s=0.3)
+    first, second, third = peers_of(3, stall_timeout_s=0.3)
+    third.recorder.note("score batch 7")
     raised = together(lambda: first.wait_for_all("done"), lambda: second.wait_for_all("done"))
     for error in raised:
         assert isinstance(error, Stalled)
-        assert "waited for ranks [2]" in error.message
+        assert "waited for ranks [2]; rank 2 last began: score batch 7 at " in error.message
 
 
 def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
@@ -87,7 +91,7 @@ def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
         # Longer than the time-out in all, never that long without a batch.
         for _ in range(10):
             pace.wait(0.15)
-            second.note_batch()
+            second.recorder.note("score batch 1", wait=True)
         second.wait_for_all("done")
 
     assert together(lambda: first.wait_for_all("done"), go_on) == [None, None]

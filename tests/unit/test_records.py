@@ -2,15 +2,14 @@ import gzip
 import hashlib
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 
 from evaluator.contract.reports import WindowRecord
+from evaluator.packing import Extremes, KeptTokens, Packing
 from evaluator.perplexity import ScoredWindow
 from evaluator.plan import make_plan
-from evaluator.records import pack_tokens, window_records, write_records, write_tokens
+from evaluator.records import window_records, write_records, write_tokens
 from evaluator.tokens import TokenDocument
 from evaluator.windows import Window
 
@@ -69,9 +68,10 @@ def test_tokens_are_in_text_order_with_their_place(tmp_path: Path) -> None:
     scored = [[batch.windows for batch in plan.batches].index((w,)) for w in windows]
     nll = [np.array(row, np.float32) for row in ([1, 2, 3, 4], [5, 6], [7])]
     # Two ranks.
-    kept = [{scored[0]: [nll[0]]}, {scored[2]: [nll[2]], scored[1]: [nll[1]]}]
+    kept: list[KeptTokens] = [{scored[0]: [nll[0]]}, {scored[2]: [nll[2]], scored[1]: [nll[1]]}]
     path = tmp_path / "tokens.npz"
-    write_tokens(path, plan, kept, "float16")
+    packing = Packing.for_all("float16", map(Extremes.of, kept))
+    write_tokens(path, plan, [packing.pack_all(part) for part in kept], packing)
     with np.load(path, allow_pickle=False) as file:
         assert file["nll"].dtype == np.float16
         assert file["nll"].tolist() == [1, 2, 3, 4, 5, 6, 7]
@@ -81,21 +81,3 @@ def test_tokens_are_in_text_order_with_their_place(tmp_path: Path) -> None:
         # Inputs before the first scored token, the prefix counted.
         assert file["context"].tolist() == [1, 1, 1]
         assert file["largest_error"] == 0
-
-
-@pytest.mark.parametrize(("kind", "bound"), [("float16", 20 / 2048), ("uint8", 20 / 255 / 2)])
-def test_the_largest_error_is_told_and_small(kind: Any, bound: float) -> None:
-    nll = np.random.default_rng(0).uniform(0, 20, 1000).astype(np.float32)
-    packed = pack_tokens(nll, kind)
-    assert packed["nll"].dtype == kind
-    restored = packed["lowest"] + packed["step"] * packed["nll"].astype(np.float64)
-    assert np.abs(restored - nll).max() == packed["largest_error"]
-    assert 0 < packed["largest_error"] <= bound * (1 + 1e-6)
-
-
-def test_extremes_pack_to_numbers() -> None:
-    equal = pack_tokens(np.full(3, 2.5, np.float32), "uint8")
-    assert (equal["lowest"] + equal["step"] * equal["nll"]).tolist() == [2.5] * 3
-    huge = pack_tokens(np.array([1e6, 1.0], np.float32), "float16")
-    assert huge["nll"].tolist() == [65504, 1]
-    assert huge["largest_error"] == 1e6 - 65504

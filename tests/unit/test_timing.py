@@ -17,7 +17,9 @@ def test_time_is_charged_to_what_it_was_spent_on() -> None:
         raise ValueError("x")
     with clock.measure("compute"):  # 104 to 105
         pass
-    clock.count(Batch(0, (Window(0, 0, 5, 2, prefixed=True), Window(1, 0, 5, 0, prefixed=True))))
+    clock.count(
+        Batch(0, (Window(0, 0, 5, 2, prefixed=True), Window(1, 0, 5, 0, prefixed=True))), 3.0, 2.5
+    )
     timing = clock.snapshot()
     assert (timing.rank, timing.local_rank, timing.node_rank) == (3, 1, 1)
     assert (timing.load_s, timing.compute_s, timing.wait_s) == (1.0, 2.0, 0.0)
