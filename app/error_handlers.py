@@ -34,7 +34,7 @@ from app.errors import (
     TooManyStreams,
     UnsupportedMediaType,
 )
-from evaluator.contract.places import place_in, without_echoes
+from evaluator.contract.places import place_in, without_echoes, words_of
 from evaluator.contract.strict_json import RepeatedMember
 
 _log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def _place(error: Mapping[str, Any], body: Any) -> dict[str, str]:
     location = str(first) if first in _LOCATIONS else "body"
     if location == "body":
         rest = [*place_in(body, rest, is_missing=error["type"] == "missing")]
-    return {"in": location, "pointer": _pointer(rest), "detail": error["msg"]}
+    return {"in": location, "pointer": _pointer(rest), "detail": words_of(error)}
 
 
 def _syntax(error: Mapping[str, Any], body: Any) -> str:

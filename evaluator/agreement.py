@@ -71,6 +71,7 @@ def check_finished(spec: LaunchSpec, plan_digest: str, model_digest: str) -> Non
         if digest is not None and digest != found[field]:
             msg = (
                 f"the finished batches belong to the {field} {digest}, but now it is "
-                f"{found[field]}: data, tokenizer, model or request changed; start a new job"
+                f"{found[field]}: data, tokenizer, model or library changed; put the old "
+                f"ones back and retry, or start a new job"
             )
             raise PlanMismatch(msg)

@@ -73,7 +73,10 @@ def choose_window(asked: int | None, usual: int, max_positions: int | None) -> i
     if asked is None:
         return min(usual, max_positions or usual)
     if max_positions is not None and asked > max_positions:
-        msg = f"scoring.window is {asked}, but the model has {max_positions} positions"
+        msg = (
+            f"scoring.window is {asked}, but the model has {max_positions} positions; ask for "
+            f"{max_positions} or fewer, or leave it out"
+        )
         raise WindowTooLong(msg)
     return asked
 
@@ -163,7 +166,7 @@ def _hf_strided(scoring: HfStridedScoring, context: _Context) -> Convention:
     if stride > room:
         msg = (
             f"scoring.stride is {stride}, above the window of {window} less the prefix in it; "
-            f"tokens would be left out"
+            f"tokens would be left out: ask for a stride of {room} or less"
             if room < window
             else f"scoring.stride is {stride}, above the window of {window}"
             f"{' (the usual one for this model)' if scoring.window is None else ''}; "

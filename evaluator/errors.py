@@ -9,11 +9,13 @@
     +-- TokenizerMismatch                         +-- Communication
     +-- ContractMismatch     +-- Superseded       +-- Stalled
     +-- SpecInvalid          +-- AuditUndecided   +-- ResultInvalid
+    +-- DiskFull
 
 The docstring of a class is the message that is used where none is given. Torch is looked up only
 when it is loaded already, so that the entry can name a failure before anything heavy is there.
 """
 
+import errno
 import inspect
 import sys
 from typing import ClassVar, NamedTuple
@@ -32,6 +34,9 @@ DECIDED_BY_SERVER = frozenset(
     }
 )
 """Reasons that only somebody outside the run can see."""
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class EvaluatorError(Exception):
@@ -132,6 +137,12 @@ class OutOfMemory(EvaluatorError):
     reason = FailureReason.OUT_OF_MEMORY
 
 
+class DiskFull(EvaluatorError):
+    """There is no room to write a file; make room, on the disk or in the quota."""
+
+    reason = FailureReason.DISK_FULL
+
+
 class DeviceUnavailable(EvaluatorError):
     """The asked device or its communication backend is not there."""
 
@@ -200,6 +211,8 @@ def fault_of(error: BaseException) -> Fault:
     text = f"{type(error).__name__}: {error}".strip().removesuffix(":")
     if is_out_of_memory(error):
         return Fault(FailureReason.OUT_OF_MEMORY, f"{OutOfMemory().message} ({text})")
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return Fault(FailureReason.DISK_FULL, f"{DiskFull().message} ({text})")
     if _is_communication(error):
         return Fault(FailureReason.COMMUNICATION, f"{Communication().message} ({text})")
     return Fault(FailureReason.INTERNAL, text)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from evaluator.contract.places import words_of
 from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import PlanMismatch, ResultInvalid
 from evaluator.plan import Plan
@@ -94,7 +95,7 @@ def read_finished(path: Path, attempt: int) -> list[FinishedEntry]:
         try:
             finished.append(FinishedEntry.model_validate_json(line))
         except ValidationError as error:
-            msg = f"line {number} of {path} is no finished batch: {error.errors()[0]['msg']}"
+            msg = f"line {number} of {path} is no finished batch: {words_of(error.errors()[0])}"
             raise PlanMismatch(msg) from error
         author = finished[-1].author
         if author.attempt >= attempt:

@@ -183,9 +183,29 @@ def _cut(corpus: Corpus, convention: Convention) -> _Cut:
             cut.excluded_documents[why_without_windows(num_tokens, rule)] += 1
     if not cut.windows:
         reasons = ", ".join(f"{n} {reason}" for reason, n in cut.excluded_documents.items())
-        msg = f"no document of the data set has a token to score ({reasons or 'it has none'})"
+        longest = max((len(document.ids) for document in corpus.documents), default=0)
+        msg = (
+            f"no document of the data set has a token to score ({reasons or 'it has none'})"
+            f"{_advice(cut.excluded_documents, longest, convention)}"
+        )
         raise DataEmpty(msg)
     return cut
+
+
+def _advice(excluded: Counter[str], longest: int, convention: Convention) -> str:
+    """What to do about documents that are too long or too short for their windows."""
+    used = convention.used
+    if "too_long" in excluded:
+        return (
+            f": {used.convention} takes whole documents in windows of {used.window}, and the "
+            f"longest has {longest} tokens; ask for a longer scoring.window, or take lm-eval"
+        )
+    if "too_short" in excluded:
+        return (
+            f": the longest has {longest} tokens, and {used.convention} wants full windows of "
+            f"{used.window}; ask for a shorter scoring.window, or take lm-eval"
+        )
+    return ""
 
 
 def _basis(corpus: Corpus, tokenizer_digest: str, convention: Convention) -> bytes:

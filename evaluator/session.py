@@ -11,7 +11,7 @@ from evaluator.contract import CONTRACT_VERSION
 from evaluator.contract.data import HubData, InlineData, KnownData
 from evaluator.contract.env import SPOOL_DIR, spool_name
 from evaluator.contract.launch import HubModel, LaunchSpec
-from evaluator.contract.places import place_in
+from evaluator.contract.places import place_in, words_of
 from evaluator.contract.reports import Result
 from evaluator.contract.strict_json import unique_members
 from evaluator.errors import ContractMismatch, EvaluatorError, SpecInvalid
@@ -44,7 +44,7 @@ def read_spec(path: Path) -> LaunchSpec:
         first = error.errors()[0]
         parts = place_in(content, first["loc"], is_missing=first["type"] == "missing")
         place = ".".join(str(part) for part in parts)
-        msg = f"the launch spec {path} is wrong at {place or 'its top'}: {first['msg']}"
+        msg = f"the launch spec {path} is wrong at {place or 'its top'}: {words_of(first)}"
         raise SpecInvalid(msg) from error
 
 

@@ -41,10 +41,22 @@ class Spool:
         self.close()
 
     def append(self, line: bytes, *, sync: bool) -> None:
-        """Add one report; with `sync` it is on the disk when this returns."""
-        self._file.write(line + b"\n")
-        if sync:
-            os.fsync(self._file.fileno())
+        """Add one report; with `sync` it is on the disk when this returns.
+
+        Raises:
+            OSError: It can't be written, which leaves nothing of it; the error names the file.
+        """
+        end = os.fstat(self._file.fileno()).st_size
+        rest = memoryview(line + b"\n")
+        try:
+            while rest:
+                # On a disk that is nearly full it writes a part, and fails with the next one.
+                rest = rest[self._file.write(rest) :]
+            if sync:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(end)
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def read_from(self, offset: int, *, max_lines: int, max_bytes: int) -> Lines:
         """Whole lines from `offset`; at least one where there is one, however long it is."""

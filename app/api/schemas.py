@@ -87,6 +87,9 @@ class ShareView(View):
     num_batches: Number
     num_windows: Number
     num_scored_tokens: Number
+    num_computed: Number
+    """Batches that it computed, as it last reported. What another attempt had finished counts for
+    that one, although `outputs.token_nll` has it computed again."""
 
 
 class FindingView(View):

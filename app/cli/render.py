@@ -223,13 +223,16 @@ def _conditions(result: Json, nodes: Sequence[Json]) -> Iterable[tuple[str, str]
         yield "taken over", f"{count(result['num_batches_resumed'])} batches of earlier attempts"
 
 
+_SHARE = ("batches", "windows", "scored_tokens", "computed")
+
+
 def _print_shares(console: Console, shares: Sequence[Json]) -> None:
-    table = make_table("attempt", "node", "batches", "windows", "tokens")
+    table = make_table("attempt", "node", "batches", "windows", "tokens", "computed")
     for share in shares:
         table.add_row(
             str(share["attempt"]),
             f"{share['node_rank']} {plain(share['host'])}",
-            *(count(share[f"num_{name}"]) for name in ("batches", "windows", "scored_tokens")),
+            *(count(share[f"num_{name}"]) for name in _SHARE),
         )
     for column in table.columns[2:]:
         column.justify = "right"

@@ -88,5 +88,8 @@ def find_run(state_dir: Path, job: str) -> Path:
         )
     found = [path.parent for path in folder.glob(f"*/{WINDOWS_FILE}") if path.parent.name.isdigit()]
     if not found:
-        _give_up(job, f"{folder} has no {WINDOWS_FILE}: only a job that succeeded can be verified")
+        _give_up(
+            job,
+            f"{folder} has no {WINDOWS_FILE}: the job did not succeed, or its records were deleted",
+        )
     return max(found, key=lambda path: int(path.name))

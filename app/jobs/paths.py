@@ -14,7 +14,13 @@ from app.errors import (
 )
 from app.settings import Settings
 from evaluator.contract.data import DataSource, FolderData, HubData, InlineData, KnownData
-from evaluator.contract.known import expand, mirror_files, mirror_folder, mirror_refuses
+from evaluator.contract.known import (
+    expand,
+    mirror_fault,
+    mirror_files,
+    mirror_folder,
+    mirror_refuses,
+)
 from evaluator.contract.launch import FolderModel, HubModel, ModelSource
 
 _PICKLED_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -123,7 +129,11 @@ def resolve_data(data: DataSource, settings: Settings) -> DataSource:
 def _need_mirror_or_hub(data: HubData | KnownData, settings: Settings) -> None:
     """Refuse a hub data set that a run of this server could not get at."""
     source = expand(data) if isinstance(data, KnownData) else data
-    if settings.allow_hub or mirror_files(settings.mirror_dir, source):
+    if files := mirror_files(settings.mirror_dir, source):
+        if (fault := mirror_fault(files)) is not None:
+            raise DataNotFound(fault, pointer="/data")
+        return
+    if settings.allow_hub:
         return
     if (refusal := mirror_refuses(settings.mirror_dir, source)) is not None:
         msg = f"{refusal}, or start the server with ASSAY_ALLOW_HUB=true"

@@ -1,6 +1,6 @@
 """Who scored what: windows and tokens by attempt and node, and batches that did not agree."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import and_, func, select
@@ -22,6 +22,19 @@ class Share:
     num_batches: int
     num_windows: int
     num_scored_tokens: int
+    num_computed: int
+    """Batches that it computed, as it last reported: more than `num_batches` where others had
+    finished them before or what it scored was dropped, less where it died before it told."""
+
+    def __add__(self, other: "Share") -> "Share":
+        """Of two ranks of a node."""
+        return replace(
+            self,
+            **{
+                name: getattr(self, name) + getattr(other, name)
+                for name in ("num_batches", "num_windows", "num_scored_tokens", "num_computed")
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -47,32 +60,39 @@ async def load_accounts(session: AsyncSession, job_id: str) -> Accounts:
 
 
 async def _load_shares(session: AsyncSession, job_id: str) -> list[Share]:
-    # Summed by rank before nodes are looked up, so that few rows are joined.
-    by_rank = (
-        select(
-            LedgerRow.attempt,
-            LedgerRow.rank,
-            func.count().label("num_batches"),
-            func.sum(LedgerRow.num_windows).label("num_windows"),
-            func.sum(LedgerRow.num_scored_tokens).label("num_scored_tokens"),
-        )
-        .where(LedgerRow.job_id == job_id)
-        .group_by(LedgerRow.attempt, LedgerRow.rank)
-        .subquery()
+    shares: dict[tuple[int, int, str], Share] = {}
+    sums = await _load_sums(session, job_id)
+    ranks = (
+        select(Attempt.number, Rank.node_rank, Rank.host, Rank.rank, Rank.timing)
+        .join(Attempt, Rank.attempt_id == Attempt.id)
+        .where(Attempt.job_id == job_id)
+        .order_by(Attempt.number, Rank.node_rank, Rank.host)
     )
-    who = (by_rank.c.attempt, Rank.node_rank, Rank.host)
+    for attempt, node_rank, host, rank, timing in await session.execute(ranks):
+        who = attempt, node_rank, host
+        num_computed = timing["num_batches"] if timing else 0
+        mine = Share(*who, *sums.get((attempt, rank), (0, 0, 0)), num_computed)
+        shares[who] = shares[who] + mine if who in shares else mine
+    return [share for share in shares.values() if share.num_batches or share.num_computed]
+
+
+async def _load_sums(
+    session: AsyncSession, job_id: str
+) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Return batches, windows and scored tokens of the ledger, by attempt and rank."""
+    who = (LedgerRow.attempt, LedgerRow.rank)
     query = (
         select(
             *who,
-            func.sum(by_rank.c.num_batches),
-            func.sum(by_rank.c.num_windows),
-            func.sum(by_rank.c.num_scored_tokens),
+            func.count(),
+            func.sum(LedgerRow.num_windows),
+            func.sum(LedgerRow.num_scored_tokens),
         )
-        .join(Attempt, and_(Attempt.job_id == job_id, Attempt.number == by_rank.c.attempt))
-        .join(Rank, and_(Rank.attempt_id == Attempt.id, Rank.rank == by_rank.c.rank))
+        .where(LedgerRow.job_id == job_id)
         .group_by(*who)
-        .order_by(*who)
     )
-    rows = (await session.execute(query)).all()
     # PostgreSQL sums bigints to numerics.
-    return [Share(*row[:3], *map(int, row[3:])) for row in rows]
+    return {
+        (attempt, rank): (num, int(num_windows), int(num_tokens))
+        for attempt, rank, num, num_windows, num_tokens in await session.execute(query)
+    }

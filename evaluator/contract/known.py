@@ -4,10 +4,14 @@ docs/data.md repeats the table.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from evaluator.contract.base import PathText
 from evaluator.contract.data import HubData, KnownData, KnownName
+
+_PART = re.compile(r"-(?P<number>\d{5})-of-(?P<total>\d{5})(-[0-9a-f]+)?$")
+"""How the hub names the parts of a split, some with a hash of their content."""
 
 
 class KnownSet(HubData):
@@ -103,3 +107,30 @@ def _files_of(mirror_dir: Path | None, source: HubData) -> list[Path]:
     # `test-00000-of-00001.parquet` is of the split `test`, `test_long.parquet` is not.
     wanted = re.compile(rf"{re.escape(source.split)}(-.*)?\.parquet")
     return sorted(path for path in folder.iterdir() if wanted.fullmatch(path.name))
+
+
+def mirror_fault(files: Sequence[Path]) -> str | None:
+    """Why these files of a split are not one whole copy of it, and what to do; None where they are.
+
+    Whole is a single file without a number, or each part from 00000 on of one number of parts.
+    """
+    found = [_PART.search(path.stem) for path in files]
+    parts = [match for match in found if match is not None]
+    if len(files) == 1 and not parts:
+        return None
+    place = files[0].parent
+    if len({match["total"] for match in parts}) != 1 or len(parts) != len(files):
+        names = ", ".join(path.name for path in files[:4])
+        return f"the mirror's folder {place} has more than one copy of a split: {names}; keep one"
+    total = int(parts[0]["total"])
+    there = [int(match["number"]) for match in parts]
+    missing = sorted(set(range(total)) - set(there))
+    if missing:
+        return (
+            f"the mirror's folder {place} has {len(files)} of {total} parts: part "
+            f"{missing[0]:05d} is missing; copy it there as well"
+        )
+    if there != list(range(total)):
+        names = ", ".join(path.name for path in files[:4])
+        return f"the mirror's folder {place} has a part twice: {names}; keep one of each"
+    return None

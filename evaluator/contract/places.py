@@ -1,4 +1,4 @@
-"""Where in a document a validation error is; the one place that knows how pydantic tells it."""
+"""Where in a document a validation error is, and its words: all that knows how pydantic tells."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +22,24 @@ def without_echoes(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
         if error["type"] != "too_short"
         or not any(len(one) > len(place) and one[: len(place)] == place for one in places)
     ]
+
+
+def words_of(error: Mapping[str, Any]) -> str:
+    """Return what is wrong, in words that need no knowledge of the library.
+
+    Args:
+        error: one of pydantic's.
+    """
+    context = error.get("ctx", {})
+    name = str(context.get("discriminator", "")).strip("'")
+    match error["type"]:
+        case "union_tag_not_found":
+            return f"it lacks {name!r}, which says what kind it is"
+        case "union_tag_invalid":
+            return f"{name} is {context['tag']!r}, expected one of {context['expected_tags']}"
+        case "value_error":
+            return str(context["error"])
+    return str(error["msg"])
 
 
 def place_in(document: Any, location: Location, *, is_missing: bool) -> tuple[str | int, ...]:

@@ -75,6 +75,8 @@ class FailureReason(StrEnum):
     """A window's loss is NaN or infinite; the message names window and document."""
     OUT_OF_MEMORY = "out_of_memory"
     """A rank could not get the memory it needed."""
+    DISK_FULL = "disk_full"
+    """A file could not be written because there is no room; the message names it."""
     DEVICE_UNAVAILABLE = "device_unavailable"
     """The asked device or its communication backend is not there."""
     PLAN_MISMATCH = "plan_mismatch"

@@ -47,7 +47,7 @@ def read(source: CsvData) -> Iterator[Document]:
     """One document a row below the header; empty lines are no rows."""
     path = existing_file(source.path)
     csv.field_size_limit(MAX_FIELD_BYTES)
-    lines = _Lines(decoded_lines(path, errors=source.errors, allow_nul=False))
+    lines = _Lines(decoded_lines(path, errors=source.errors))
     rows = csv.reader(lines, delimiter=source.delimiter, strict=True)
     header = _next_row(rows, lines, path)
     lines.take_num_replaced()

@@ -15,10 +15,17 @@ Errors = Literal["strict", "replace"]
 _MARK = "\ufeff"
 _SIGNATURES = (
     (b"\x1f\x8b", "it is gzip, decompress it first"),
+    # Before UTF-16, whose mark this one begins with.
+    (b"\xff\xfe\0\0", "it is UTF-32, convert it to UTF-8"),
+    (b"\0\0\xfe\xff", "it is UTF-32, convert it to UTF-8"),
     (b"\xff\xfe", "it is UTF-16, convert it to UTF-8"),
     (b"\xfe\xff", "it is UTF-16, convert it to UTF-8"),
     (b"PK\x03\x04", "it is a zip archive, unpack it first"),
     (b"\x28\xb5\x2f\xfd", "it is zstd, decompress it first"),
+    (b"BZh", "it is bzip2, decompress it first"),
+    (b"\xfd7zXZ\0", "it is xz, decompress it first"),
+    (b"7z\xbc\xaf\x27\x1c", "it is a 7-Zip archive, unpack it first"),
+    (b"%PDF-", "it is PDF, extract its text first"),
 )
 
 
@@ -95,7 +102,7 @@ def refuse_nul(content: bytes, place: str, *, offset: int = 0) -> None:
         raise DataEncoding(msg)
 
 
-def decoded_lines(path: Path, *, errors: Errors, allow_nul: bool = True) -> Iterator[Line]:
+def decoded_lines(path: Path, *, errors: Errors) -> Iterator[Line]:
     r"""Lines of a file, ended by \n alone; memory holds one of them.
 
     Raises:
@@ -106,8 +113,8 @@ def decoded_lines(path: Path, *, errors: Errors, allow_nul: bool = True) -> Iter
     with reading(path), path.open("rb") as file:
         for number, content in enumerate(file, 1):
             text, num_replaced = decode_utf8(content, str(path), errors=errors, offset=offset)
-            if not allow_nul:
-                refuse_nul(content, str(path), offset=offset)
+            # No text, and no JSON either.
+            refuse_nul(content, str(path), offset=offset)
             yield Line(number, offset, text, num_replaced)
             offset += len(content)
 

@@ -27,8 +27,15 @@ def _text(line: str, field: str, place: str) -> str:
     except RepeatedMember as error:
         msg = f"{place}: {error}"
         raise DataInvalid(msg) from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        msg = f"{place} is nested too deeply to be read; leave out what is not scored"
+        raise DataInvalid(msg) from error
+    except json.JSONDecodeError as error:
         msg = f"{place} is no JSON: {error}"
+        raise DataInvalid(msg) from error
+    except ValueError as error:
+        # What Python itself sets against numbers that take long to read.
+        msg = f"{place} has a number with too many digits; leave it out or make it a string"
         raise DataInvalid(msg) from error
     if not isinstance(record, dict):
         msg = f"{place} is no JSON object but {type(record).__name__}"

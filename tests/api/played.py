@@ -114,7 +114,9 @@ def entry(batch: int, shift: float = 0.0, round_: int = 0) -> LedgerEntry:
 def progress(
     seq: int, *batches: int, rank: int = 0, shift: float = 0.0, round_: int = 0
 ) -> Progress:
-    timing = RankTiming(rank=rank, local_rank=rank, node_rank=0, compute_s=seq)
+    timing = RankTiming(
+        rank=rank, local_rank=rank, node_rank=0, compute_s=seq, num_batches=len(batches)
+    )
     return Progress(
         rank=rank, seq=seq, stage="score", timing=timing,
         entries=tuple(entry(batch, shift, round_) for batch in batches),

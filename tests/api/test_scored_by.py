@@ -46,9 +46,9 @@ async def test_a_killed_attempt_and_the_next_one_add_up_to_the_plan(
     shares = job["result"]["scored_by"]
     assert shares == [
         {"attempt": 1, "node_rank": 0, "host": "here", "num_batches": 2, "num_windows": 2,
-         "num_scored_tokens": 20},
+         "num_scored_tokens": 20, "num_computed": 2},
         {"attempt": 2, "node_rank": 1, "host": "there", "num_batches": 1, "num_windows": 1,
-         "num_scored_tokens": 10},
+         "num_scored_tokens": 10, "num_computed": 1},
     ]  # fmt: skip
     facts = job["result"]["plan"]
     for name in ("num_batches", "num_windows", "num_scored_tokens"):
@@ -56,6 +56,20 @@ async def test_a_killed_attempt_and_the_next_one_add_up_to_the_plan(
     audit = job["result"]["audit"]
     assert (audit["num_findings"], audit["findings"]) == (0, [])
     assert (await client.get(f"/v1/jobs/{run.job_id}/result")).json() == job["result"]
+
+
+async def test_what_is_scored_again_is_told_beside_whose_numbers_count(
+    run: Run, client: httpx.AsyncClient
+) -> None:
+    await run.send(hello(), plan(2), progress(3, 0, 1))
+    await run.settler.settle(run.attempt_id, Vanished())
+    second = await launch(run.parts)
+    await second.send(hello(), plan(2), progress(3, 0, 1, 2))
+    await second.send(made_up_result(4, 0.6))
+    await second.settler.settle(second.attempt_id, ENDED)
+    shares = (await client.get(f"/v1/jobs/{run.job_id}/result")).json()["scored_by"]
+    names = ("attempt", "num_batches", "num_computed")
+    assert [tuple(share[name] for name in names) for share in shares] == [(1, 2, 2), (2, 1, 3)]
 
 
 async def test_findings_are_counted_and_the_first_are_listed(

@@ -80,14 +80,15 @@ def test_jsonl_takes_the_field_and_skips_blank_lines(tmp_path: Path) -> None:
     [
         (b'{"text": "a"}\n{"text": \n', DataInvalid, "line 2 of .* is no JSON"),
         (b'{"text": "a"}\n\n["a"]\n', DataInvalid, "line 3 of .* is no JSON object but list"),
-        (b"[" * 100_000, DataInvalid, "line 1 of .* is no JSON"),
+        (b"[" * 100_000, DataInvalid, "line 1 of .* is nested too deeply"),
+        (b'{"n": ' + b"1" * 5000 + b"}", DataInvalid, "line 1 of .* has a number with too many"),
         (b'{"text": "a"}\n{"txt": "b", "id": 3}\n', FieldMissing, "line 2 of .*'txt', 'id'"),
         (b"{}\n", FieldMissing, "line 1 of .* no field at all"),
         (b'{"text": null}\n', FieldMissing, "field 'text' is no text but null"),
         (b'{"text": [1, 2, 3]}\n', FieldMissing, "field 'text' is no text but list"),
         (b'{"text": "a"}\n{"text": "\xe9"}\n', DataEncoding, r"byte 24 \(0xe9\)"),
     ],
-    ids=["bad", "list", "deep", "field", "empty", "null", "numbers", "encoding"],
+    ids=["bad", "list", "deep", "digits", "field", "empty", "null", "numbers", "encoding"],
 )
 def test_bad_jsonl_names_the_line(
     tmp_path: Path, content: bytes, error: type[EvaluatorError], message: str

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from pydantic import TypeAdapter
 
 from evaluator.contract.data import DataSource, HubData, KnownData, KnownName
-from evaluator.contract.known import KNOWN_SETS, KnownSet, expand, mirror_files
+from evaluator.contract.known import KNOWN_SETS, KnownSet, expand, mirror_fault, mirror_files
 from evaluator.data import read_documents, usual_join
 from evaluator.data.document import Document
 from evaluator.errors import DataNotFound, FieldMissing
@@ -141,3 +141,33 @@ def test_a_mirror_has_no_revisions(tmp_path: Path) -> None:
 def test_what_neither_mirror_nor_hub_has_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataNotFound, match=r"Salesforce/wikitext \(test\).*mirror \(docs/data\.md"):
         read("wikitext-2", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        (("test.parquet",), None),
+        (("test-00000-of-00001.parquet",), None),
+        (("test-00000-of-00002-0a1b.parquet", "test-00001-of-00002-2c3d.parquet"), None),
+        (("test-00000-of-00002.parquet",), "has 1 of 2 parts: part 00001 is missing"),
+        (("test-00001-of-00002.parquet",), "part 00000 is missing"),
+        (("test.parquet", "test-00000-of-00001.parquet"), "more than one copy"),
+        (("test-old.parquet", "test.parquet"), "more than one copy"),
+        (("test-old.parquet",), None),
+        (
+            ("test-00000-of-00001.parquet", "test-00000-of-00002.parquet"),
+            "more than one copy",
+        ),
+        (
+            ("test-00000-of-00002-0a.parquet", "test-00000-of-00002-0b.parquet"),
+            "part 00001 is missing",
+        ),
+        (
+            ("test-00000-of-00001-0a.parquet", "test-00000-of-00001-0b.parquet"),
+            "a part twice: test-00000-of-00001-0a.parquet",
+        ),
+    ],
+)
+def test_a_mirror_must_have_one_whole_copy(names: tuple[str, ...], fault: str | None) -> None:
+    found = mirror_fault([Path("mirror") / name for name in names])
+    assert (found is None) if fault is None else (fault in str(found))

@@ -1,3 +1,4 @@
+import errno
 import inspect
 
 import pytest
@@ -50,9 +51,10 @@ def test_the_cpu_allocator_is_out_of_memory() -> None:
         (dist.DistNetworkError("Failed to recv"), FailureReason.COMMUNICATION),
         (dist.DistStoreError("wait timeout"), FailureReason.COMMUNICATION),
         (RuntimeError("[gloo/transport/tcp] Connection closed"), FailureReason.COMMUNICATION),
+        (OSError(errno.ENOSPC, "No space left", "a/file"), FailureReason.DISK_FULL),
         (ValueError("a defect"), FailureReason.INTERNAL),
     ],
-    ids=["python", "cuda", "network", "store", "gloo", "internal"],
+    ids=["python", "cuda", "network", "store", "gloo", "disk", "internal"],
 )
 def test_foreign_errors_are_told_by_their_kind(error: Exception, reason: FailureReason) -> None:
     assert fault_of(error).reason is reason

@@ -1,4 +1,6 @@
 import json
+import resource
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from evaluator.contract.reports import Failure, Hello, Progress, RankTiming, Rep
 from evaluator.contract.states import FailureReason
 from evaluator.errors import Superseded
 from evaluator.reporter import Destination, Reporter
+from evaluator.spool import Spool
 from tests.support.report_server import ReportServer
 from tests.support.runs import REPORT
 from tests.support.server import free_port, wait_for
@@ -189,3 +192,21 @@ def test_large_reports_go_in_several_posts(tmp_path: Path, server: ReportServer)
     server.gate.set()
     assert reporter.close(WITHIN_S)
     assert [len(batch.reports) for batch in server.batches] == [1] * 5
+
+
+def test_a_report_that_finds_no_room_leaves_nothing_of_itself(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s.jsonl")
+    spool.append(b'{"seq": 1}', sync=False)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Too large a file fails like a full disk: a part is written, then comes the error.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as caught:
+            spool.append(b"x" * 100, sync=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(tmp_path / "s.jsonl")
+    spool.append(b'{"seq": 2}', sync=True)
+    spool.close()
+    assert (tmp_path / "s.jsonl").read_bytes() == b'{"seq": 1}\n{"seq": 2}\n'

@@ -41,6 +41,14 @@ def test_model_and_data_suffice(tmp_path: Path) -> None:
         (MINIMAL | {"batch": 3}, "is wrong at batch"),
         (MINIMAL | {"scoring": {"convention": "lm-eval", "window": 1}}, "is wrong at scoring"),
         (MINIMAL | {"model": {"kind": "folder"}}, r"is wrong at model\.path: Field required"),
+        (
+            MINIMAL | {"scoring": {"window": 64}},
+            "is wrong at scoring: it lacks 'convention', which says what kind it is",
+        ),
+        (
+            MINIMAL | {"model": {"kind": "onnx"}},
+            "is wrong at model: kind is 'onnx', expected one of 'folder', 'gguf', 'hub'",
+        ),
         ({"model": MINIMAL["model"]}, "is wrong at data"),
     ],
     ids=[
@@ -51,6 +59,8 @@ def test_model_and_data_suffice(tmp_path: Path) -> None:
         "unknown field",
         "value",
         "missing in a union",
+        "no kind",
+        "other kind",
         "missing",
     ],
 )
