@@ -3,18 +3,20 @@
 import json
 
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import GroupShape
 from evaluator.errors import PlanMismatch
 from evaluator.prepare import Text
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
 
-FIELDS = ("model", "data", "tokenizer", "ids", "scoring", "plan")
+FIELDS = ("group", "model", "data", "tokenizer", "ids", "scoring", "plan")
 """Compared in this order: the first that differs is the cause of what follows."""
 
 
-def identity(text: Text, model_digest: str | None) -> dict[str, object]:
+def identity(text: Text, model_digest: str | None, group: GroupShape) -> dict[str, object]:
     """What must be equal on all ranks; without the model where another rank read it."""
     facts: dict[str, object] = {
+        "group": group.model_dump(),
         "data": text.corpus.data_digest,
         "tokenizer": text.tokenizer_digest,
         "ids": text.corpus.ids_digest,
@@ -49,7 +51,9 @@ def agree(peers: Peers, rank: RankInfo, mine: dict[str, object]) -> dict[str, ob
     return theirs
 
 
-def check_finished(spec: LaunchSpec, plan_digest: str, model_digest: str) -> None:
+def check_finished(
+    spec: LaunchSpec, plan_digest: str, model_digest: str, group: GroupShape
+) -> None:
     """Refuse the work of earlier attempts where it was other work.
 
     Raises:
@@ -64,3 +68,9 @@ def check_finished(spec: LaunchSpec, plan_digest: str, model_digest: str) -> Non
                 f"{found[field]}: data, tokenizer, model or request changed; start a new job"
             )
             raise PlanMismatch(msg)
+    if spec.finished_group not in (None, group):
+        msg = (
+            f"the finished batches were scored by scoring groups of {spec.finished_group}, but now "
+            f"these are {group}, which changes last bits; start a new job"
+        )
+        raise PlanMismatch(msg)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import GroupShape
 from evaluator.contract.reports import (
     Failure,
     Hello,
@@ -71,7 +72,7 @@ class Narrator:
             )
         )
 
-    def plan_ready(self, facts: PlanFacts, model_digest: str | None) -> None:
+    def plan_ready(self, facts: PlanFacts, model_digest: str | None, group: GroupShape) -> None:
         """Say how much work there is; for rank 0."""
         self._reporter.send(
             PlanReady(
@@ -79,6 +80,7 @@ class Narrator:
                 seq=self._reporter.next_seq,
                 plan=facts,
                 model_digest=model_digest,
+                group=group,
             )
         )
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import ParallelismUsed
 from evaluator.contract.reports import LedgerEntry, Perplexity, Result
 from evaluator.errors import ResultInvalid
 from evaluator.ledger import Ledger
@@ -86,6 +87,7 @@ class Circumstances:
     windows_digest: str
     device: str
     world_size: int
+    parallelism: ParallelismUsed
     num_batches_resumed: int
     wall_s: float
     warnings: tuple[str, ...]
@@ -109,6 +111,7 @@ def make_result(
         dtype=spec.launch.dtype,
         threads_per_rank=spec.launch.threads_per_rank,
         world_size=circumstances.world_size,
+        parallelism=circumstances.parallelism,
         num_batches_resumed=circumstances.num_batches_resumed,
         wall_s=circumstances.wall_s,
         versions=versions(),

@@ -14,7 +14,11 @@ from evaluator.contract.reports import LedgerEntry, Result
 from evaluator.forward import Cut, cut_model
 from evaluator.ledger import Ledger, read_finished
 from evaluator.model import LoadedModel, silence_libraries
+from evaluator.model_files import find_model
 from evaluator.narrator import Narrator
+from evaluator.parallel.auto import agree_on_parallelism
+from evaluator.parallel.context import split_context
+from evaluator.parallel.group import ScoringGroup, form
 from evaluator.perplexity import measure
 from evaluator.plan import Plan
 from evaluator.prepare import Text, load_weights, prepare_text, text_warnings
@@ -42,6 +46,7 @@ class Setup:
     """As rank 0 has it."""
     text: Text
     cut: Cut
+    group: ScoringGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,26 +101,45 @@ class Run:
     def _set_up(self, peers: Peers, device: torch.device) -> Setup:
         cache_dir = Path(self.spec.cache_dir or Path.home() / ".cache" / "assay")
         with self.clock.measure("load"):
-            weights = load_weights(self.spec, device, cache_dir, digest=self.rank.leads_node)
+            files = find_model(self.spec.model, cache_dir)
+        group = self._form_group(peers, device, files.folder)
+        with self.clock.measure("load"):
+            weights = load_weights(self.spec, files, device, group, digest=self.rank.leads_node)
         self.narrator.enter("tokenise")
         with self.clock.measure("tokenise"):
             text = prepare_text(self.spec, weights.loaded, cache_dir)
         with self.clock.measure("load"):
             model_digest = weights.wait_for_digest()
         if self.rank.rank == 0:
-            self.narrator.plan_ready(text.plan.facts, model_digest)
+            self.narrator.plan_ready(text.plan.facts, model_digest, group.used.shape)
         with self.clock.measure("wait"):
-            agreed = agree(peers, self.rank, identity(text, model_digest))
+            agreed = agree(peers, self.rank, identity(text, model_digest, group.used.shape))
             peers.form_group(device)
         self.narrator.enter("warm_up")
         with self.clock.measure("warm_up"):
-            cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
-        return Setup(model=weights.loaded, model_digest=str(agreed["model"]), text=text, cut=cut)
+            model, num_rows = weights.loaded.model, weights.loaded.num_rows
+            cut = split_context(model, cut_model(model, num_rows), group.cp, num_rows)
+        return Setup(
+            model=weights.loaded,
+            model_digest=str(agreed["model"]),
+            text=text,
+            cut=cut,
+            group=group,
+        )
+
+    def _form_group(self, peers: Peers, device: torch.device, folder: Path) -> ScoringGroup:
+        """Ranks that score together meet before they load: each loads its part."""
+        with self.clock.measure("wait"):
+            used = agree_on_parallelism(peers, self.rank, self.spec, folder, device)
+            if used.num_ranks > 1:
+                peers.form_group(device)
+            return form(used, self.rank, device)
 
     def _read_finished(self, setup: Setup) -> list[LedgerEntry]:
         if self.spec.finished_path is None:
             return []
-        check_finished(self.spec, setup.text.plan.facts.digest, setup.model_digest)
+        plan_digest = setup.text.plan.facts.digest
+        check_finished(self.spec, plan_digest, setup.model_digest, setup.group.used.shape)
         if self._keeps_tokens:
             # Entries hold sums; the nll of their tokens went with the attempt that scored them.
             return []
@@ -128,10 +152,13 @@ class Run:
             prefix_token_id=setup.text.convention.prefix.token_id,
             device=device,
             dtype=self.spec.launch.dtype,
+            loss=setup.model.loss,
+            cp=setup.group.cp,
         )
         return Share(
             rank=self.rank,
             peers=peers,
+            group=setup.group,
             scorer=scorer,
             clock=self.clock,
             narrator=self.narrator,
@@ -177,6 +204,7 @@ class Run:
             windows_digest=write_records(self.run_dir / WINDOWS_FILE, records),
             device=devices.describe(device),
             world_size=self.rank.world_size,
+            parallelism=setup.group.used,
             num_batches_resumed=len(resumed),
             wall_s=self.clock.wall_s,
             warnings=setup.model.warnings

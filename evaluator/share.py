@@ -11,6 +11,7 @@ from evaluator.errors import OutOfMemory, is_out_of_memory
 from evaluator.lease import draw_leases, lease_table
 from evaluator.ledger import Ledger
 from evaluator.narrator import Narrator
+from evaluator.parallel.group import ScoringGroup
 from evaluator.plan import Batch, Plan
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
@@ -27,6 +28,7 @@ class Share:
 
     rank: RankInfo
     peers: Peers
+    group: ScoringGroup
     scorer: Scorer
     clock: RankClock
     narrator: Narrator
@@ -42,14 +44,17 @@ class Share:
             Superseded: The server no longer wants this attempt.
         """
         batches = [plan.batches[index] for index in ledger.unfinished]
-        table = lease_table([batch.num_input_tokens for batch in batches], self.rank.world_size)
-        for lease in draw_leases(table, lambda: self._exchange(self.peers.next_ticket)):
+        costs = [batch.num_input_tokens for batch in batches]
+        table = lease_table(costs, self.group.used.dp_replicate)
+        draw = self.group.tickets(self.peers)
+        for lease in draw_leases(table, lambda: self._exchange(draw)):
             for batch in batches[lease.start : lease.stop]:
                 with self.clock.measure("compute"):
                     entry = self._score(batch)
-                ledger.add(entry)
-                self.clock.count(batch)
-                self._exchange(self.peers.note_batch)
+                if self.group.leads:
+                    ledger.add(entry)
+                    self.clock.count(batch)
+                    self._exchange(self.peers.note_batch)
                 self.narrator.tick()
 
     def _exchange(self, operation: Callable[[], T]) -> T:
@@ -68,7 +73,7 @@ class Share:
                 f"ask for a smaller scoring.batch_tokens or scoring.window ({error})"
             )
             raise OutOfMemory(msg) from error
-        if self.tokens is not None:
+        if self.tokens is not None and self.group.leads:
             self.tokens[batch.index] = [nll_S.astype(np.float32) for nll_S in nll_by_window]
         sums = sum_windows(nll_by_window)
         return LedgerEntry(

@@ -17,6 +17,7 @@ from evaluator.contract.base import (
     PositiveCount,
     Seconds,
 )
+from evaluator.contract.parallelism import GroupShape, ParallelismUsed
 from evaluator.contract.states import FailureReason
 
 
@@ -111,6 +112,8 @@ class PlanReady(ReportBase):
     plan: PlanFacts
     model_digest: Digest | None = None
     """Of the weights; a later attempt gets it back as `finished_model`."""
+    group: GroupShape = GroupShape()
+    """Of the scoring groups; a later attempt gets it back as `finished_group`."""
 
 
 class Progress(ReportBase):
@@ -203,6 +206,7 @@ class Result(ReportBase):
     dtype: Name
     threads_per_rank: PositiveCount
     world_size: PositiveCount
+    parallelism: ParallelismUsed
     num_batches_resumed: Count
     """Batches taken over from earlier attempts."""
     wall_s: Seconds
