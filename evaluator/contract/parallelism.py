@@ -3,9 +3,10 @@
 The names are those of `ParallelDims` in pytorch/torchtitan.
 """
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from evaluator.contract.base import Contract, PositiveCount
 
@@ -31,6 +32,14 @@ class Parallelism(Contract):
     cp: Ways = 1
     """Ranks that compute a part of each window's positions."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rest_goes_where_asked(cls, data: Any) -> Any:
+        """The rest goes to `dp_replicate` only where nothing else asks for it."""
+        if isinstance(data, dict) and "dp_replicate" not in data and REST in data.values():
+            return {"dp_replicate": 1, **data}
+        return data
+
     @model_validator(mode="after")
     def _numbers_make_sense(self) -> "Parallelism":
         numbers = self.model_dump()
@@ -39,14 +48,21 @@ class Parallelism(Contract):
             msg = f"{zero[0]} is 0; it must be at least 1, or -1 for the rest"
             raise ValueError(msg)
         rest = [name for name, ways in numbers.items() if ways == REST]
-        # The default of dp_replicate gives way to a rest that was asked for.
-        if len(rest) > 1 and ("dp_replicate" in self.model_fields_set or len(rest) > 2):
+        if len(rest) > 1:
             msg = f"{' and '.join(rest)} are -1; the rest can go to one of them only"
             raise ValueError(msg)
         return self
 
 
-AnyParallelism = Parallelism | Literal["auto"]
+def _form(value: object) -> str:
+    return "auto" if isinstance(value, str) else "ways"
+
+
+AnyParallelism = Annotated[
+    Annotated[Parallelism, Tag("ways")] | Annotated[Literal["auto"], Tag("auto")],
+    # So that what is wrong with one form is not told as not being the other too.
+    Discriminator(_form),
+]
 """`auto` chooses from model size, memory and ranks; the result says what and why."""
 
 
@@ -84,13 +100,9 @@ def resolve(asked: Parallelism, num_ranks: int) -> ParallelismUsed:
     """
     numbers: dict[str, int] = asked.model_dump()
     open_names = [name for name, ways in numbers.items() if ways == REST]
-    if len(open_names) > 1:
-        open_names.remove("dp_replicate")
-        numbers["dp_replicate"] = 1
-    product = 1
-    for ways in numbers.values():
-        product *= 1 if ways == REST else ways
-    shown = " x ".join(f"{name} {ways}" for name, ways in numbers.items() if ways != REST)
+    given = {name: ways for name, ways in numbers.items() if ways != REST}
+    product = math.prod(given.values())
+    shown = " x ".join(f"{name} {ways}" for name, ways in given.items())
     if open_names:
         if num_ranks % product:
             msg = (
