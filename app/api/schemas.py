@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from app.jobs.request import JobRequest
+from evaluator.contract.parallelism import ParallelismUsed
 from evaluator.contract.reports import Perplexity, PlanFacts, ScoringUsed
 from evaluator.contract.states import FailureReason, JobState
 
@@ -183,6 +184,7 @@ class ResultView(View):
     dtype: str
     threads_per_rank: Number
     world_size: Number
+    parallelism: ParallelismUsed
     num_batches_resumed: Number
     """Batches taken over from earlier attempts."""
     scored_by: list[ShareView]

@@ -215,6 +215,11 @@ def _conditions(result: Json, nodes: Sequence[Json]) -> Iterable[tuple[str, str]
         f"{count_of(result['world_size'], 'rank')} of "
         f"{count_of(result['threads_per_rank'], 'thread')}",
     )
+    used = result["parallelism"]
+    shared = [f"{name} {used[name]}" for name in ("dp_shard", "tp", "cp") if used[name] > 1]
+    if shared or used["reason"]:
+        parts = [count_of(used["dp_replicate"], "scoring group"), *shared, plain(used["reason"])]
+        yield "parallelism", ", ".join(part for part in parts if part)
     speeds = [_speed(rank) or 0.0 for node in nodes for rank in node["ranks"]]
     yield "time", f"{duration(result['wall_seconds'])}, {rate(sum(speeds))} scored tokens/s"
     if result["num_batches_resumed"]:

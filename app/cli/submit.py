@@ -1,6 +1,7 @@
 """`assay submit`: ask for a job, from a file, from options, or from both."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -21,10 +22,12 @@ from app.cli.options import (
 )
 from app.cli.watch import watch_to_end
 from evaluator.contract.data import KnownName
+from evaluator.contract.parallelism import Parallelism
 
 Json = dict[str, Any]
 
 _DATA_KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+_WAYS = re.compile(r"-1|[1-9]\d*")
 _WITHOUT_FIELD = ("text", "folder")
 _KNOWN_NAMES = get_args(KnownName)
 
@@ -125,6 +128,15 @@ DtypeOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads of a rank.", rich_help_panel=_LAUNCH)
 ]
+ParallelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="For models larger than a device: auto, or for example tp=2,dp_shard=2; what is left "
+        "of the ranks scores batches of its own.",
+        rich_help_panel=_LAUNCH,
+    ),
+]
 TimeOption = Annotated[
     str | None,
     typer.Option(
@@ -168,6 +180,7 @@ def submit(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     threads: ThreadsOption = None,
+    parallelism: ParallelOption = None,
     time_limit: TimeOption = None,
     attempts: AttemptsOption = None,
     label: LabelOption = None,
@@ -181,8 +194,9 @@ def submit(
     merge(request, "data", data_source(data, field, text, server), whole=True)
     scoring = {"window": window, "stride": stride, "prefix": prefix, "batch_tokens": batch_tokens}
     merge(request, "scoring", scoring | {"convention": convention})
-    layout = {"ranks_per_node": ranks, "nodes": nodes, "device": device, "dtype": dtype}
-    merge(request, "launch", layout | {"threads_per_rank": threads})
+    layout: Json = {"ranks_per_node": ranks, "nodes": nodes, "device": device, "dtype": dtype}
+    layout |= {"threads_per_rank": threads, "parallelism": parallelism_of(parallelism)}
+    merge(request, "launch", layout)
     merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
     merge(request, "labels", dict(parse_labels(label or ())))
     if priority is not None:
@@ -300,6 +314,20 @@ def as_server_sees(path: str, server: str) -> str:
     """
     here = Path(path).expanduser()
     return str(here.absolute()) if is_loopback(server) and here.exists() else path
+
+
+def parallelism_of(text: str | None) -> str | dict[str, int] | None:
+    """Return `auto`, or ways by name, or end with exit code 2."""
+    if text is None or text == "auto":
+        return text
+    ways = {}
+    for word in text.split(","):
+        name, equals, number = word.strip().partition("=")
+        if name not in Parallelism.model_fields or not equals or not _WAYS.fullmatch(number):
+            names = ", ".join(Parallelism.model_fields)
+            refuse(f"{word!r}: write auto, or NAME=WAYS with {names}", option="--parallelism")
+        ways[name] = int(number)
+    return ways
 
 
 def seconds(text: str | None) -> int | None:

@@ -193,18 +193,20 @@ def _take_timing(ranks: dict[int, Rank], timing: RankTiming) -> None:
 
 
 def _take_plan(session: AsyncSession, job: Job, report: PlanReady) -> None:
-    """Store plan and model, unless finished batches belong to others.
+    """Store plan, model and groups, unless finished batches belong to others.
 
     Every rank of such an attempt refuses to go on; who puts the old files back can retry.
     """
-    before = (job.plan and job.plan["digest"], job.model_digest)
-    now = (report.plan.digest, report.model_digest)
+    shape = report.group.model_dump()
+    before = (job.plan and job.plan["digest"], job.model_digest, job.group_shape)
+    now = (report.plan.digest, report.model_digest, shape)
     changed = any(old and new and old != new for old, new in zip(before, now, strict=True))
     if changed and job.num_batches_done:
-        add_event(session, job, "plan_changed", {"plan": now[0], "model": now[1]})
+        add_event(session, job, "plan_changed", {"plan": now[0], "model": now[1], "group": shape})
         return
     job.plan = report.plan.model_dump(mode="json")
     job.model_digest = report.model_digest
+    job.group_shape = shape
 
 
 async def _take_entries(

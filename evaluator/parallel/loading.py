@@ -25,8 +25,9 @@ from evaluator.score import Loss, token_nll
 
 M_MMAP_THRESHOLD = -3
 """From glibc's malloc.h."""
-RETURNED_BYTES = 256 * 1024
-"""Blocks from this size on go back to the system when they are freed, on a CPU with `dp_shard`."""
+RETURNED_BYTES = 128 * 1024
+"""Blocks from this size on go back to the system when they are freed, on a CPU with `dp_shard`:
+where glibc starts, which otherwise raises it as it sees large blocks."""
 
 
 @dataclass(frozen=True)

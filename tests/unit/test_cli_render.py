@@ -65,6 +65,7 @@ RESULT = {
     "dtype": "float32",
     "threads_per_rank": 1,
     "world_size": 2,
+    "parallelism": {"dp_replicate": 2, "dp_shard": 1, "tp": 1, "cp": 1, "reason": ""},
     "num_batches_resumed": 3,
     "scored_by": [
         {

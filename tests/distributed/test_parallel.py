@@ -1,0 +1,221 @@
+"""Scoring groups: what several ranks compute together is what one computes alone, to 1e-5."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.contract.env import TOKENS_FILE
+from evaluator.contract.reports import Failure, NodeTiming, Progress, RankTiming, Result
+from evaluator.contract.states import FailureReason
+from tests.support.runs import ROOT, make_spec, read_spool, run_here
+from tests.support.tiny import Family, save_family, words
+
+SAME = 1e-5
+FAMILIES: tuple[Family, ...] = ("llama", "qwen", "gpt2")
+# Windows of 64, 60, 13 and 4 inputs and of 1: fewer than ranks, odd ones, and several in a batch.
+TEXTS = [words(300, 2), words(40, 3), words(12, 5), "ab", "a"]
+SCORING = {"convention": "lm-eval", "window": 63, "batch_tokens": 256}
+PAIRS = [{"dp_shard": 2, "tp": 2}, {"dp_shard": 2, "cp": 2}, {"tp": 2, "cp": 2}]
+SINGLES: list[dict[str, int]] = [{"dp_shard": 2}, {"tp": 2}, {"cp": 2}]
+
+BIG_LAYERS = 40
+"""A rank holds half of the model and one layer twice, as it is gathered and as it is used."""
+BIG = {
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": BIG_LAYERS,
+    "num_key_value_heads": 4,
+}
+PEAK_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What several specs came to, in the same ranks."""
+
+    folder: Path
+    num_ranks: int
+    output: str
+
+    def result(self, name: str) -> Result:
+        """Of a spec; the output is shown where there is none."""
+        results = [r for r in read_spool(self.folder / name) if isinstance(r, Result)]
+        assert len(results) == 1, self.output[-4000:]
+        return results[0]
+
+    def refusals(self, name: str) -> list[Failure]:
+        """Of all ranks."""
+        spools = [read_spool(self.folder / name, rank) for rank in range(self.num_ranks)]
+        return [r for reports in spools for r in reports if isinstance(r, Failure)]
+
+    def timings(self, name: str) -> list[RankTiming]:
+        """Of all ranks."""
+        (node,) = [r for r in read_spool(self.folder / name) if isinstance(r, NodeTiming)]
+        return list(node.ranks)
+
+
+def name_of(family: str, ways: dict[str, int]) -> str:
+    return "-".join([family, *(f"{name}{number}" for name, number in ways.items())])
+
+
+def spec_line(model: Path, name: str, parallelism: object, **fields: Any) -> str:
+    launch = {"device": "cpu", "parallelism": parallelism}
+    fields = {"scoring": SCORING, "launch": launch} | fields
+    return make_spec(model, fields.pop("texts", TEXTS), job_id=name, **fields).model_dump_json()
+
+
+def run_all(folder: Path, lines: Iterable[str], num_ranks: int) -> Runs:
+    folder.mkdir(exist_ok=True)
+    (folder / "specs.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone",
+         f"--nproc-per-node={num_ranks}", "-m", "tests.support.many_runs", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return Runs(folder, num_ranks, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {family: save_family(folder / family, family) for family in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def alone(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """Each family on one rank."""
+    folder = tmp_path_factory.mktemp("alone")
+    kept = {"token_nll": "float16"}
+    return {
+        family: run_here(make_spec(model, TEXTS, scoring=SCORING, outputs=kept), folder / family)
+        for family, model in models.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def two(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("two")
+    big = save_family(folder / "big-model", "llama", **BIG)
+    odd = save_family(folder / "odd-model", "llama", num_attention_heads=1, num_key_value_heads=1)
+    short = [words(4)]
+    lines = [
+        spec_line(models["llama"], "small", {"dp_shard": 2}, texts=short),
+        spec_line(big, "big", {"dp_shard": 2}, texts=short),
+        *(
+            spec_line(models[family], name_of(family, ways), ways)
+            for family in FAMILIES
+            for ways in SINGLES
+        ),
+        spec_line(models["llama"], "auto", "auto"),
+        spec_line(odd, "heads", {"tp": 2}),
+        spec_line(models["llama"], "product", {"tp": 3}),
+    ]
+    return run_all(folder, lines, 2)
+
+
+@pytest.fixture(scope="module")
+def four(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("four")
+    lines = [
+        *(
+            spec_line(models[family], name_of(family, ways), ways)
+            for family in FAMILIES
+            for ways in PAIRS
+        ),
+        *(
+            spec_line(
+                models["qwen"], f"twice-{name_of('qwen', ways)}", ways,
+                outputs={"token_nll": "float16"},
+            )
+            for ways in SINGLES
+        ),
+    ]  # fmt: skip
+    return run_all(folder, lines, 4)
+
+
+def agrees(found: Result, expected: Result) -> None:
+    assert found.plan == expected.plan
+    for name in ("nll_sum_nats", "mean_nll_standard_error", "naive_standard_error"):
+        value = getattr(expected.perplexity, name)
+        assert getattr(found.perplexity, name) == pytest.approx(value, rel=SAME), name
+    assert found.perplexity.num_scored_tokens == expected.perplexity.num_scored_tokens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("ways", SINGLES, ids=lambda ways: name_of("", ways))
+def test_two_ranks_together(
+    two: Runs, alone: dict[str, Result], family: str, ways: dict[str, int]
+) -> None:
+    found = two.result(name_of(family, ways))
+    agrees(found, alone[family])
+    used = {"dp_replicate": 1, "dp_shard": 1, "tp": 1, "cp": 1} | ways
+    assert found.parallelism.model_dump(exclude={"reason"}) == used
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("ways", PAIRS, ids=lambda ways: name_of("", ways))
+def test_four_ranks_together(
+    four: Runs, alone: dict[str, Result], family: str, ways: dict[str, int]
+) -> None:
+    agrees(four.result(name_of(family, ways)), alone[family])
+
+
+@pytest.mark.parametrize("ways", SINGLES, ids=lambda ways: name_of("", ways))
+def test_replicas_of_a_group_change_no_bit(two: Runs, four: Runs, ways: dict[str, int]) -> None:
+    name = name_of("qwen", ways)
+    once, twice = two.result(name), four.result(f"twice-{name}")
+    assert twice.parallelism.dp_replicate == 2
+    assert twice.perplexity == once.perplexity
+    assert twice.windows_digest == once.windows_digest
+    # Each batch was counted and reported once, by the first rank of a group.
+    timings = four.timings(f"twice-{name}")
+    assert sum(t.num_scored_tokens for t in timings) == twice.plan.num_scored_tokens
+    for rank in range(4):
+        reports = read_spool(four.folder / f"twice-{name}", rank)
+        entries = [e for r in reports if isinstance(r, Progress) for e in r.entries]
+        assert bool(entries) <= (rank in (0, 2))
+    assert (four.folder / f"twice-{name}" / TOKENS_FILE).exists()
+
+
+def test_a_rank_holds_its_part_of_the_weights(two: Runs) -> None:
+    """Less what the process has anyway: a run of a tiny model, in the same ranks, before."""
+    weights_bytes = (two.folder / "big-model" / "model.safetensors").stat().st_size
+    before, after = two.timings("small"), two.timings("big")
+    for base, peak in zip(before, after, strict=True):
+        used_bytes = peak.peak_memory_bytes - base.peak_memory_bytes
+        # More than nothing: the peak of a process never falls, so the order of runs matters.
+        assert 0.4 * weights_bytes < used_bytes < PEAK_SHARE * weights_bytes
+
+
+def test_auto_replicates_what_fits_and_says_so(two: Runs, alone: dict[str, Result]) -> None:
+    found = two.result("auto")
+    assert found.parallelism.dp_replicate == 2
+    assert "fit into what a rank may use" in found.parallelism.reason
+    assert found.perplexity == alone["llama"].perplexity
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("heads", "tp is 2, but the model has 1 attention heads and 1 key/value heads"),
+        ("product", "dp_replicate"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_by_all_ranks(
+    two: Runs, name: str, message: str
+) -> None:
+    refusals = two.refusals(name)
+    assert [r.reason for r in refusals] == [FailureReason.PARALLELISM_INVALID] * 2
+    assert all(message in r.message for r in refusals)
