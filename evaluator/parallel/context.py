@@ -26,6 +26,8 @@ from evaluator.parallel.group import ALONE, Place
 ATTENTION = "assay_context"
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 """Kinds of attention whose mask is known here."""
+CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
+"""Arguments of attention functions that are not known here and must not be passed over."""
 SAME_SHARE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-2}
 """Mean difference from the whole window's hidden states, relative to their mean size, up to which
 the split is taken for right. Sound ones were seen at 1e-7; without the others' keys it is 1e-1."""
@@ -55,7 +57,7 @@ _SPAN: ContextVar[Span] = ContextVar("span")
 
 
 def attend(
-    _module: Any,
+    module: Any,
     query_BHTD: Tensor,
     key_BHTD: Tensor,
     value_BHTD: Tensor,
@@ -63,9 +65,16 @@ def attend(
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    **_others: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of this rank's positions to all that is before them; as transformers calls it."""
+    """Attention of this rank's positions to all that is before them; as transformers calls it.
+
+    Raises:
+        ParallelismInvalid: The model does more to its scores than scale and mask them.
+    """
+    for name in CHANGES_SCORES:
+        if others.get(name) is not None:
+            raise _refusal(module, f"its attention has {name}")
     span = _SPAN.get()
     both_2BHKD = span.place.gather(torch.stack([key_BHTD, value_BHTD]), span.sizes, dim=3)
     # What comes after this rank's last position is masked for all of them.

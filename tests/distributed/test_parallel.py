@@ -11,13 +11,22 @@ from typing import Any
 import pytest
 
 from evaluator.contract.env import TOKENS_FILE
-from evaluator.contract.reports import Failure, NodeTiming, Progress, RankTiming, Result
+from evaluator.contract.reports import (
+    Failure,
+    LedgerEntry,
+    NodeTiming,
+    Progress,
+    RankTiming,
+    Result,
+)
 from evaluator.contract.states import FailureReason
-from tests.support.runs import ROOT, make_spec, read_spool, run_here
+from tests.support.runs import ROOT, make_spec, read_spool, run_here, write_finished
 from tests.support.tiny import Family, save_family, words
 
 SAME = 1e-5
 FAMILIES: tuple[Family, ...] = ("llama", "qwen", "gpt2")
+ON_TWO: tuple[Family, ...] = (*FAMILIES, "gemma")
+CAPS_SCORES = ("gemma", {"cp": 2})
 # Windows of 64, 60, 13 and 4 inputs and of 1: fewer than ranks, odd ones, and several in a batch.
 TEXTS = [words(300, 2), words(40, 3), words(12, 5), "ab", "a"]
 SCORING = {"convention": "lm-eval", "window": 63, "batch_tokens": 256}
@@ -90,23 +99,32 @@ def run_all(folder: Path, lines: Iterable[str], num_ranks: int) -> Runs:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    return {family: save_family(folder / family, family) for family in FAMILIES}
+    return {family: save_family(folder / family, family) for family in (*ON_TWO, "mamba")}
 
 
 @pytest.fixture(scope="module")
-def alone(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+def alone_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("alone")
+
+
+@pytest.fixture(scope="module")
+def alone(models: dict[str, Path], alone_folder: Path) -> dict[str, Result]:
     """Each family on one rank."""
-    folder = tmp_path_factory.mktemp("alone")
-    kept = {"token_nll": "float16"}
     return {
-        family: run_here(make_spec(model, TEXTS, scoring=SCORING, outputs=kept), folder / family)
-        for family, model in models.items()
+        family: run_here(make_spec(models[family], TEXTS, scoring=SCORING), alone_folder / family)
+        for family in ON_TWO
     }
 
 
 @pytest.fixture(scope="module")
-def two(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def two(
+    models: dict[str, Path],
+    alone: dict[str, Result],
+    alone_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Runs:
     folder = tmp_path_factory.mktemp("two")
+    finished = finish(alone["llama"], entries_of(alone_folder / "llama")[:1], folder)
     big = save_family(folder / "big-model", "llama", **BIG)
     odd = save_family(folder / "odd-model", "llama", num_attention_heads=1, num_key_value_heads=1)
     short = [words(4)]
@@ -115,10 +133,14 @@ def two(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Ru
         spec_line(big, "big", {"dp_shard": 2}, texts=short),
         *(
             spec_line(models[family], name_of(family, ways), ways)
-            for family in FAMILIES
+            for family in ON_TWO
             for ways in SINGLES
         ),
         spec_line(models["llama"], "auto", "auto"),
+        spec_line(models["llama"], "resumed", "auto", **finished),
+        spec_line(models["llama"], "other-group", {"dp_shard": 2}, **finished),
+        spec_line(models["mamba"], "no-attention", {"cp": 2}),
+        spec_line(models["mamba"], "no-plan", {"tp": 2}),
         spec_line(odd, "heads", {"tp": 2}),
         spec_line(models["llama"], "product", {"tp": 3}),
     ]
@@ -145,6 +167,20 @@ def four(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> R
     return run_all(folder, lines, 4)
 
 
+def entries_of(run_dir: Path, rank: int = 0) -> list[LedgerEntry]:
+    return [e for r in read_spool(run_dir, rank) if isinstance(r, Progress) for e in r.entries]
+
+
+def finish(result: Result, entries: list[LedgerEntry], folder: Path) -> dict[str, Any]:
+    """Fields of a spec whose attempts before have scored these, in groups that split by tp."""
+    return {
+        "finished_path": str(write_finished(folder / "finished.jsonl", entries)),
+        "finished_plan": result.plan.digest,
+        "finished_model": result.model_digest,
+        "finished_group": {"tp": 2},
+    }
+
+
 def agrees(found: Result, expected: Result) -> None:
     assert found.plan == expected.plan
     for name in ("nll_sum_nats", "mean_nll_standard_error", "naive_standard_error"):
@@ -153,11 +189,14 @@ def agrees(found: Result, expected: Result) -> None:
     assert found.perplexity.num_scored_tokens == expected.perplexity.num_scored_tokens
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ON_TWO)
 @pytest.mark.parametrize("ways", SINGLES, ids=lambda ways: name_of("", ways))
 def test_two_ranks_together(
     two: Runs, alone: dict[str, Result], family: str, ways: dict[str, int]
 ) -> None:
+    if (family, ways) == CAPS_SCORES:
+        assert "its attention has softcap" in two.refusals(name_of(family, ways))[0].message
+        return
     found = two.result(name_of(family, ways))
     agrees(found, alone[family])
     used = {"dp_replicate": 1, "dp_shard": 1, "tp": 1, "cp": 1} | ways
@@ -183,8 +222,7 @@ def test_replicas_of_a_group_change_no_bit(two: Runs, four: Runs, ways: dict[str
     timings = four.timings(f"twice-{name}")
     assert sum(t.num_scored_tokens for t in timings) == twice.plan.num_scored_tokens
     for rank in range(4):
-        reports = read_spool(four.folder / f"twice-{name}", rank)
-        entries = [e for r in reports if isinstance(r, Progress) for e in r.entries]
+        entries = entries_of(four.folder / f"twice-{name}", rank)
         assert bool(entries) <= (rank in (0, 2))
     assert (four.folder / f"twice-{name}" / TOKENS_FILE).exists()
 
@@ -206,11 +244,27 @@ def test_auto_replicates_what_fits_and_says_so(two: Runs, alone: dict[str, Resul
     assert found.perplexity == alone["llama"].perplexity
 
 
+def test_auto_keeps_the_groups_of_the_attempts_before(two: Runs, alone: dict[str, Result]) -> None:
+    found = two.result("resumed")
+    assert (found.parallelism.tp, found.parallelism.reason) == (2, "as in the attempts before")
+    assert found.num_batches_resumed == 1
+    assert len(entries_of(two.folder / "resumed")) == found.plan.num_batches - 1
+    agrees(found, alone["llama"])
+
+
+def test_batches_of_other_groups_are_refused(two: Runs) -> None:
+    refusals = two.refusals("other-group")
+    assert [r.reason for r in refusals] == [FailureReason.PLAN_MISMATCH] * 2
+    assert "scoring groups of dp_shard=1 tp=2 cp=1" in refusals[0].message
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("no-attention", "MambaForCausalLM can't be split by cp"),
+        ("no-plan", "MambaForCausalLM can't be split by tp"),
         ("heads", "tp is 2, but the model has 1 attention heads and 1 key/value heads"),
-        ("product", "dp_replicate"),
+        ("product", "tp 3 x cp 1 is 3, which does not divide 2 ranks"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused_by_all_ranks(

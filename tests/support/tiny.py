@@ -8,9 +8,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     GPT2Config,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
     PretrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -93,13 +95,14 @@ def save_model(
     return model
 
 
-Family = Literal["llama", "qwen", "gpt2"]
+Family = Literal["llama", "qwen", "gpt2", "gemma", "mamba"]
 
 
 def save_family(folder: Path, family: Family, **fields: Any) -> Path:
     """A random model of a family, with biases and an odd vocabulary, and its tokenizer.
 
-    The Qwen has tied embeddings and one layer with a sliding window of 20.
+    The Qwen has tied embeddings and one layer with a sliding window of 20; the Gemma too, and
+    changes its logits after the head; the Mamba has no attention.
     """
     torch.manual_seed(0)
     config = _FAMILIES[family](**_COMMON_FIELDS | _OWN_FIELDS[family] | fields)
@@ -117,6 +120,8 @@ _FAMILIES: dict[str, type[PretrainedConfig]] = {
     "llama": LlamaConfig,
     "qwen": Qwen2Config,
     "gpt2": GPT2Config,
+    "gemma": Gemma2Config,
+    "mamba": MambaConfig,
 }
 _COMMON_FIELDS: dict[str, Any] = {
     "vocab_size": VOCABULARY_SIZE + 1,
@@ -139,6 +144,15 @@ _OWN_FIELDS: dict[str, dict[str, Any]] = {
         "max_window_layers": 1,
     },
     "gpt2": {},
+    "gemma": {
+        "intermediate_size": 64,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "sliding_window": 20,
+        "final_logit_softcapping": 2.0,
+        "pad_token_id": 0,
+    },
+    "mamba": {},
 }
 
 
