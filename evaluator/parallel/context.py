@@ -30,7 +30,7 @@ CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
 """Arguments of attention functions that are not known here and must not be passed over."""
 SAME_SHARE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-2}
 """Mean difference from the whole window's hidden states, relative to their mean size, up to which
-the split is taken for right. Sound ones were seen at 3e-7; with the others' keys zeroed it is 3e-1."""
+the split is taken for right. Sound ones were seen at 3e-7, with zeros for the others at 3e-1."""
 
 
 @dataclass(frozen=True)
