@@ -98,6 +98,13 @@ class TooManyRanks(InvalidRequest):
     status = 422
 
 
+class ParallelismInvalid(InvalidRequest):
+    """The parallelism does not come to the number of ranks"""
+
+    code = "parallelism_invalid"
+    status = 422
+
+
 class DeviceUnavailable(InvalidRequest):
     """This server has no such device"""
 

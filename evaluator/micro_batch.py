@@ -87,13 +87,15 @@ class MicroBatches:
     budget: ElasticBudget
     free_memory: Callable[[], None]
     """Gives back what the device's allocator holds, after it ran out."""
+    splits: bool = True
+    """False where other ranks are inside the same forward, so that they could not follow."""
     monotonic: Callable[[], float] = time.monotonic
 
     def score(self, batch: Batch) -> list[TokenNll]:
         """As the scorer does.
 
         Raises:
-            RuntimeError: Memory ran out with a single window; or whatever else the scorer raises.
+            RuntimeError: Memory ran out and no split was left, or what else the scorer raises.
             MemoryError: The same.
         """
         found: list[TokenNll] = []
@@ -109,7 +111,7 @@ class MicroBatches:
         try:
             scores = self.scorer.score(part)
         except (RuntimeError, MemoryError) as error:
-            if len(part.windows) == 1 or not is_out_of_memory(error):
+            if not self.splits or len(part.windows) == 1 or not is_out_of_memory(error):
                 raise
         else:
             self.budget.fitted(part, self.monotonic() - begin)

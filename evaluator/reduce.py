@@ -7,6 +7,7 @@ import torch
 
 from evaluator.contract.audit import AuditResult
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import ParallelismUsed
 from evaluator.contract.reports import (
     ContextNll,
     LedgerEntry,
@@ -116,6 +117,7 @@ class Circumstances:
     nll_by_context: tuple[ContextNll, ...]
     device: str
     world_size: int
+    parallelism: ParallelismUsed
     num_batches_resumed: int
     audit: AuditResult
     sync_error: float
@@ -145,6 +147,7 @@ def make_result(
         dtype=spec.launch.dtype,
         threads_per_rank=spec.launch.threads_per_rank,
         world_size=circumstances.world_size,
+        parallelism=circumstances.parallelism,
         num_batches_resumed=circumstances.num_batches_resumed,
         audit=circumstances.audit,
         sync_error=circumstances.sync_error,

@@ -33,8 +33,12 @@ from evaluator.hierarchy import ExactTotal
 from evaluator.ledger import Ledger, read_finished
 from evaluator.micro_batch import ElasticBudget, MicroBatches
 from evaluator.model import LoadedModel, digest_weights, silence_libraries
+from evaluator.model_files import find_model
 from evaluator.narrator import Narrator
 from evaluator.packing import Extremes, KeptTokens, Packing, check_packed, packed_traffic
+from evaluator.parallel.auto import agree_on_parallelism
+from evaluator.parallel.context import split_context
+from evaluator.parallel.group import ScoringGroup, form
 from evaluator.perplexity import measure
 from evaluator.plan import Plan
 from evaluator.prepare import Text, load_weights, prepare_text, text_warnings
@@ -71,6 +75,7 @@ class Setup:
     """Of what is in memory, before anything is scored."""
     text: Text
     cut: Cut
+    group: ScoringGroup
 
 
 class WrittenTokens(NamedTuple):
@@ -161,7 +166,7 @@ class Run:
         indices, round_ = ledger.unfinished, 0
         while indices or round_ == 0:
             num_before = len(ledger.added)
-            if self.rank.rank in auditor.healthy:
+            if share.group.number in auditor.healthy:
                 self._work(share, auditor, ledger, indices, round_)
             self.narrator.enter("audit")
             with self.clock.measure("wait"):
@@ -208,7 +213,7 @@ class Run:
             self.narrator.tick()
 
         return Auditor(
-            rank=self.rank.rank,
+            group=setup.group,
             peers=peers,
             plan=setup.text.plan,
             scorer=share.micro_batches.scorer,
@@ -217,7 +222,9 @@ class Run:
             device_type=device.type,
             members=peers.all_gather(Member(author, devices.processor(), versions()["python"])),
             taken=taken,
-            is_intact=lambda: digest_weights(setup.model.model) == setup.weights_digest,
+            is_intact=lambda: setup.group.all_say(
+                yes=digest_weights(setup.model.model) == setup.weights_digest
+            ),
             moves=moves,
         )
 
@@ -231,7 +238,10 @@ class Run:
     def _set_up(self, peers: Peers, device: torch.device) -> Setup:
         cache_dir = Path(self.spec.cache_dir or Path.home() / ".cache" / "assay")
         with self.clock.measure("load"):
-            weights = load_weights(self.spec, device, cache_dir, digest=self.rank.leads_node)
+            files = find_model(self.spec.model, cache_dir)
+        group = self._form_group(peers, device, files.folder)
+        with self.clock.measure("load"):
+            weights = load_weights(self.spec, files, device, group, digest=self.rank.leads_node)
         self.narrator.enter("tokenise")
         with self.clock.measure("tokenise"):
             text = prepare_text(self.spec, weights.loaded, cache_dir, self.narrator.tick)
@@ -239,25 +249,37 @@ class Run:
             model_digest = weights.wait_for_digest()
             weights_digest = digest_weights(weights.loaded.model)
         if self.rank.rank == 0:
-            self.narrator.plan_ready(text.plan.facts, model_digest)
+            self.narrator.plan_ready(text.plan.facts, model_digest, group.used.shape)
         with self.clock.measure("wait"):
-            agreed = agree(peers, self.rank, identity(text, model_digest, weights_digest))
+            mine = identity(text, model_digest, weights_digest, group.used.shape)
+            agreed = agree(peers, self.rank, mine, group.twin)
             peers.form_group(device)
         self.narrator.enter("warm_up")
         with self.clock.measure("warm_up"):
-            cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
+            model, num_rows = weights.loaded.model, weights.loaded.num_rows
+            cut = split_context(model, cut_model(model, num_rows), group.cp, num_rows)
         return Setup(
             model=weights.loaded,
             model_digest=str(agreed["model"]),
             weights_digest=weights_digest,
             text=text,
             cut=cut,
+            group=group,
         )
+
+    def _form_group(self, peers: Peers, device: torch.device, folder: Path) -> ScoringGroup:
+        """Ranks that score together meet before they load: each loads its part."""
+        with self.clock.measure("wait"):
+            used = agree_on_parallelism(peers, self.rank, self.spec, folder, device)
+            if used.num_ranks > 1:
+                peers.form_group(device)
+            return form(used, self.rank, device)
 
     def _read_finished(self, setup: Setup) -> list[FinishedEntry]:
         if self.spec.finished_path is None:
             return []
-        check_finished(self.spec, setup.text.plan.facts.digest, setup.model_digest)
+        plan_digest = setup.text.plan.facts.digest
+        check_finished(self.spec, plan_digest, setup.model_digest, setup.group.used.shape)
         if self._keeps_tokens:
             # Entries hold sums; the nll of their tokens went with the attempt that scored them.
             return []
@@ -270,13 +292,16 @@ class Run:
             prefix_token_id=setup.text.convention.prefix.token_id,
             device=device,
             dtype=self.spec.launch.dtype,
+            loss=setup.model.loss,
+            cp=setup.group.cp,
         )
         micro_batches = MicroBatches(
             scorer=with_fault(plain, setup.model.model, self.rank.rank, os.environ),
             budget=ElasticBudget(),
             free_memory=partial(devices.free_memory, device),
+            splits=setup.group.used.num_ranks == 1,
         )
-        schedule = self._schedule(peers, setup.model_digest)
+        schedule = self._schedule(peers, setup.group, setup.model_digest)
         self.clock.speeds = lambda: schedule.speed.measured
         self.clock.num_out_of_memory = lambda: micro_batches.budget.num_out_of_memory
         return Share(
@@ -286,17 +311,19 @@ class Run:
             micro_batches=micro_batches,
             clock=self.clock,
             narrator=self.narrator,
+            group=setup.group,
             tokens={} if self._keeps_tokens else None,
         )
 
-    def _schedule(self, peers: Peers, model_digest: str) -> Schedule:
+    def _schedule(self, peers: Peers, group: ScoringGroup, model_digest: str) -> Schedule:
         me = socket.gethostname(), model_digest
         start = {(s.host, s.model_digest): s.speeds for s in self.spec.node_speeds}.get(me, ())
         return Schedule(
             scheduling=self.spec.launch.scheduling,
-            rank=self.rank.rank,
-            shared=SharedSpeed(peers.add_speed, self.rank.world_size),
-            speed=SpeedModel(start),
+            group=group.number,
+            shared=SharedSpeed(peers.add_speed, group.used.dp_replicate),
+            # What single ranks were seen to do is no measure of a group of several.
+            speed=SpeedModel(start if group.used.num_ranks == 1 else ()),
         )
 
     @property
@@ -353,6 +380,7 @@ class Run:
             nll_by_context=nll_by_context(setup.text.plan, ledger.entries),
             device=devices.describe(device),
             world_size=self.rank.world_size,
+            parallelism=setup.group.used,
             num_batches_resumed=len(outcome.resumed),
             audit=outcome.audit,
             sync_error=relative_error(outcome.sync_total, value.nll_sum_nats),

@@ -16,6 +16,7 @@ from app.models import Attempt, Job
 from app.settings import Settings
 from evaluator.contract.env import FINISHED_FILE, SPEC_FILE, TOKEN_FILE
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import GroupShape
 from evaluator.contract.reports import FinishedEntry
 
 
@@ -83,6 +84,9 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
         finished_path=str(run_dir / FINISHED_FILE) if has_finished else None,
         finished_plan=job.plan["digest"] if has_finished and job.plan else None,
         finished_model=job.model_digest if has_finished else None,
+        finished_group=GroupShape.model_validate(job.group_shape)
+        if has_finished and job.group_shape
+        else None,
         report_url=f"{settings.base_url}/v1/attempts/{attempt.id}/reports",
         token_path=str(run_dir / TOKEN_FILE),
     )

@@ -8,6 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from evaluator.agreement import agree, check_finished
+from evaluator.contract.parallelism import GroupShape
 from evaluator.errors import PlanMismatch, Stalled
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
@@ -98,14 +99,15 @@ def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
 
 
 def facts(**changes: object) -> dict[str, object]:
-    names = (*PACKAGES, "weights", "model", "data", "tokenizer", "ids", "scoring", "plan")
-    return dict.fromkeys(names, A) | changes
+    names = (*PACKAGES, "weights", "model", "data", "tokenizer", "ids", "plan")
+    return {"group": {}, "scoring": {}, **dict.fromkeys(names, A)} | changes
 
 
 @pytest.mark.parametrize(
     ("mine", "field"),
     [
         (facts(torch=B, tokenizers=B, weights=B), "torch"),
+        (facts(group={"tp": 2}, model=B), "group"),
         (facts(model=B, weights=B), "model"),
         (facts(weights=B), "weights"),
         (facts(data=B, ids=B, plan=B), "data"),
@@ -114,7 +116,7 @@ def facts(**changes: object) -> dict[str, object]:
         (facts(scoring=B, plan=B), "scoring"),
         (facts(plan=B), "plan"),
     ],
-    ids=["torch", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan"],
+    ids=["torch", "group", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan"],
 )
 def test_the_rank_and_the_field_that_differ_are_named(mine: dict[str, object], field: str) -> None:
     first, second = peers_of(2)
@@ -142,8 +144,11 @@ def test_ranks_that_agree_go_on_also_without_having_read_the_weights() -> None:
 
 def test_finished_work_is_taken_only_for_the_same_plan_and_model() -> None:
     spec = make_spec(Path("m"), ["a"], finished_plan=A, finished_model=B)
-    check_finished(spec, A, B)
+    alone, split = GroupShape(), GroupShape(tp=2)
+    check_finished(spec, A, B, alone)
     with pytest.raises(PlanMismatch, match="belong to the plan"):
-        check_finished(spec, B, B)
+        check_finished(spec, B, B, alone)
     with pytest.raises(PlanMismatch, match="belong to the model"):
-        check_finished(spec, A, A)
+        check_finished(spec, A, A, alone)
+    with pytest.raises(PlanMismatch, match="dp_shard=1 tp=2 cp=1, but now these are dp_shard=1"):
+        check_finished(spec.model_copy(update={"finished_group": split}), A, B, alone)
