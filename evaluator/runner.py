@@ -31,7 +31,7 @@ from evaluator.faults import with_fault
 from evaluator.forward import Cut, cut_model
 from evaluator.hierarchy import ExactTotal
 from evaluator.ledger import Ledger, read_finished
-from evaluator.micro_batch import ElasticBudget, MicroBatches
+from evaluator.micro_batch import ElasticBudget, MicroBatches, SetBudget
 from evaluator.model import LoadedModel, digest_weights, silence_libraries
 from evaluator.model_files import find_model
 from evaluator.narrator import Narrator
@@ -297,9 +297,10 @@ class Run:
         )
         micro_batches = MicroBatches(
             scorer=with_fault(plain, setup.model.model, self.rank.rank, os.environ),
-            budget=ElasticBudget(),
+            budget=SetBudget(self.spec.num_out_of_memory)
+            if setup.group.used.num_ranks > 1
+            else ElasticBudget(),
             free_memory=partial(devices.free_memory, device),
-            splits=setup.group.used.num_ranks == 1,
         )
         schedule = self._schedule(peers, setup.group, setup.model_digest)
         self.clock.speeds = lambda: schedule.speed.measured

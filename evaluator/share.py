@@ -119,14 +119,16 @@ class Share:
         )
 
     def _out_of_memory(self, batch: Batch, error: Exception) -> OutOfMemory:
-        if self.micro_batches.splits:
+        budget = self.micro_batches.budget
+        num_windows = 1 if budget.can_shrink else budget.num_windows(batch)
+        if num_windows == 1:
             size = f"a single window of {batch.num_inputs} tokens"
             advice = "ask for a smaller scoring.window or for fewer ranks on a node"
         else:
-            size = f"{len(batch.windows)} windows of {batch.num_inputs} tokens"
+            size = f"{num_windows} windows of {batch.num_inputs} tokens"
             advice = (
-                "ranks that share a model can't split a batch on their way: ask for a smaller "
-                "scoring.batch_tokens or scoring.window, or for larger scoring groups"
+                "ranks that share a model can't split a batch on their way: make another attempt, "
+                "which takes half as many at a time, or ask for a smaller scoring.batch_tokens"
             )
         return OutOfMemory(
             f"rank {self.rank.rank} ran out of memory in batch {batch.index} with {size}; "

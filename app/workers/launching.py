@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import func, select
+
 from app.db import Database
 from app.jobs.ledger import is_complete, load_authors, load_rows, to_entry
 from app.jobs.paths import resolve_data, resolve_model
@@ -18,6 +20,7 @@ from evaluator.contract.env import FINISHED_FILE, SPEC_FILE, TOKEN_FILE
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.parallelism import GroupShape
 from evaluator.contract.reports import FinishedEntry
+from evaluator.contract.states import FailureReason
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,17 @@ async def prepare(claimed: Claimed, database: Database, settings: Settings) -> L
         rows = [row for row in await load_rows(session, job.id) if is_complete(row)]
         authors = await load_authors(session, job.id) if rows else {}
         speeds = await load_speeds(session, job)
+        num_out_of_memory = await session.scalar(
+            select(func.count())
+            .select_from(Attempt)
+            .where(Attempt.job_id == job.id, Attempt.reason == FailureReason.OUT_OF_MEMORY)
+        )
     finished = [
         FinishedEntry(author=authors[row.attempt, row.rank], entry=to_entry(row)) for row in rows
     ]
     spec = await asyncio.to_thread(_spec, claimed, ref.run_dir, settings, has_finished=bool(rows))
-    spec = spec.model_copy(update={"node_speeds": speeds})
+    learnt = {"node_speeds": speeds, "num_out_of_memory": num_out_of_memory}
+    spec = spec.model_copy(update=learnt)
     await asyncio.to_thread(_write, claimed, ref.run_dir, spec, finished)
     return Launch(
         ref=ref,

@@ -6,7 +6,15 @@ from pydantic import Field
 
 from evaluator.contract import CONTRACT_VERSION
 from evaluator.contract.audit import Audit
-from evaluator.contract.base import Contract, HubName, Name, PathText, PositiveCount, Revision
+from evaluator.contract.base import (
+    Contract,
+    Count,
+    HubName,
+    Name,
+    PathText,
+    PositiveCount,
+    Revision,
+)
 from evaluator.contract.data import DataSource
 from evaluator.contract.parallelism import AnyParallelism, GroupShape, Parallelism
 from evaluator.contract.scoring import LmEvalScoring, Outputs, Scoring
@@ -96,6 +104,9 @@ class LaunchSpec(Contract):
     """Digest of the model that scored the finished entries."""
     finished_group: GroupShape | None = None
     """Of the scoring groups that scored them."""
+    num_out_of_memory: Count = 0
+    """Earlier attempts that ran out of memory. Ranks that share a model halve the windows of a
+    forward for each; ranks that are alone find out by themselves."""
     node_speeds: tuple[NodeSpeed, ...] = ()
     """What nodes were seen to do before; those that this run does not have are passed over."""
     report_url: PathText | None = None
