@@ -335,7 +335,7 @@ class Auditor:
     def _why_none(self) -> str:
         if not self.is_on:
             return "audit.share is 0"
-        one = "rank" if self.group.used.num_ranks == 1 else "scoring group"
+        one = "scoring group" if self.group.has_several else "rank"
         return f"there is one {one}: nobody else could score a window again"
 
     def _name(self, author: Author) -> str:

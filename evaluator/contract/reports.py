@@ -231,7 +231,7 @@ class Perplexity(Contract):
     """exp(nll_sum_nats / num_scored_tokens); null where that exceeds float64."""
     token_perplexity_standard_error: Annotated[float, Field(ge=0)] | None
     token_perplexity_interval_95: tuple[float, float] | None
-    """Through the logarithm: exp(mean -+ 1.96 standard errors)."""
+    """Through the logarithm: exp(mean -+ t standard errors), Student's t of num_clusters - 1."""
     mean_nll_nats: Nats
     mean_nll_standard_error: Annotated[float, Field(ge=0)] | None
     """Clustered; null with fewer than two clusters."""

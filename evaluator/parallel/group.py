@@ -90,6 +90,11 @@ class ScoringGroup:
     """Over all ranks of the group."""
 
     @property
+    def has_several(self) -> bool:
+        """True where several ranks score together."""
+        return self.used.num_ranks > 1
+
+    @property
     def number(self) -> int:
         """Of this group among the groups."""
         return self.number_of(self.rank)
@@ -129,7 +134,7 @@ class ScoringGroup:
         Args:
             leases: Of the first rank; those of others are left alone.
         """
-        if self.used.num_ranks == 1:
+        if not self.has_several:
             yield from leases
             return
         while True:
@@ -141,7 +146,7 @@ class ScoringGroup:
 
     def all_say(self, *, yes: bool) -> bool:
         """Whether all ranks of this group say yes; all of them ask together."""
-        return yes if self.used.num_ranks == 1 else self._sum([int(not yes)]) == [0]
+        return self._sum([int(not yes)]) == [0] if self.has_several else yes
 
     def _sum(self, numbers: list[int]) -> list[int]:
         assert self.mesh is not None, "a group of several ranks has a mesh"
