@@ -9,10 +9,10 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, LlamaConfig, Phi3Config
 
 from evaluator.contract.launch import Layout
-from evaluator.contract.parallelism import Parallelism, resolve
+from evaluator.contract.parallelism import Parallelism, ParallelismUsed, resolve
 from evaluator.errors import ParallelismInvalid, WeightsInvalid
 from evaluator.parallel.auto import Facts, choose
-from evaluator.parallel.group import Place
+from evaluator.parallel.group import Place, ScoringGroup
 from evaluator.parallel.loading import build_unread
 from evaluator.parallel.parts import Part, Store, clip, find_name, open_store
 from evaluator.parallel.tensor import find_problem, possible_ways, split_layers
@@ -85,6 +85,29 @@ def test_parts_cover_everything_once_and_evenly(size: int, count: int) -> None:
     assert [i for begin, end in parts for i in range(begin, end)] == list(range(size))
     assert places[0].sizes(size) == [end - begin for begin, end in parts]
     assert max(places[0].sizes(size)) - min(places[0].sizes(size)) <= 1
+
+
+def test_places_of_ranks_in_groups() -> None:
+    """Sixteen ranks, numbered along a mesh of two groups, outermost first."""
+    used = ParallelismUsed(dp_replicate=2, dp_shard=2, cp=2, tp=2)
+    lowest: dict[tuple[int, int], int] = {}
+    for rank, (replicate, shard, cp, tp) in enumerate(itertools.product(range(2), repeat=4)):
+        group = ScoringGroup(
+            used=used,
+            rank=rank,
+            dp_shard=Place(index=shard, count=2),
+            cp=Place(index=cp, count=2),
+            tp=Place(index=tp, count=2),
+            vocabulary=Place(index=2 * shard + tp, count=4),
+        )
+        assert (group.number, group.leads) == (replicate, rank in (0, 8))
+        assert rank in group.ranks_from(8 * replicate)
+        assert group.speakers(range(16)) == [0, 8]
+        # The first that has the same shard of the same part; cp and dp_replicate copy it.
+        assert group.twin == lowest.setdefault((shard, tp), rank)
+    # Where only positions are split, all have the same weights.
+    whole = ScoringGroup(used=ParallelismUsed(cp=2), rank=1, cp=Place(index=1, count=2))
+    assert whole.twin == 0
 
 
 def test_ranges_are_clipped_by_their_joint_positions() -> None:

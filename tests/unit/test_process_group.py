@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from evaluator.versions import PACKAGES
 from tests.support.runs import make_spec
 
 WITHIN_S = 20.0
-A, B = (f"sha256:{digit * 64}" for digit in "ab")
+A, B, C = (f"sha256:{digit * 64}" for digit in "abc")
 
 
 def peers_of(num_ranks: int, stall_timeout_s: float = WITHIN_S) -> list[Peers]:
@@ -127,6 +128,20 @@ def test_the_rank_and_the_field_that_differ_are_named(mine: dict[str, object], f
     assert none is None
     assert isinstance(error, PlanMismatch)
     assert f"rank 1 (node 1) and rank 0 differ in {field}:" in error.message
+
+
+def test_weights_are_compared_with_the_rank_that_has_the_same_part() -> None:
+    everyone = peers_of(4)
+    digests = (A, B, A, C)
+
+    def agree_as(rank: int) -> None:
+        info = RankInfo(rank=rank, node_rank=rank // 2, world_size=4)
+        agree(everyone[rank], info, facts(weights=digests[rank]), rank % 2)
+
+    *fine, error = together(*(partial(agree_as, rank) for rank in range(4)))
+    assert fine == [None, None, None]
+    assert isinstance(error, PlanMismatch)
+    assert f"rank 3 (node 1) and rank 1 differ in weights: {C} and {B}" in error.message
 
 
 def test_ranks_that_agree_go_on_also_without_having_read_the_weights() -> None:
