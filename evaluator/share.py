@@ -12,7 +12,8 @@ import numpy as np
 
 from evaluator.contexts import sum_contexts
 from evaluator.contract.reports import LedgerEntry
-from evaluator.errors import OutOfMemory, is_out_of_memory
+from evaluator.contract.states import FailureReason
+from evaluator.errors import Communication, OutOfMemory, fault_of, is_out_of_memory
 from evaluator.ledger import Ledger
 from evaluator.micro_batch import MicroBatches
 from evaluator.narrator import Narrator
@@ -60,6 +61,7 @@ class Share:
             round_: How often the audit has sent batches back.
 
         Raises:
+            Communication: Another rank of the scoring group is gone.
             LossNotFinite: A window's loss is no number.
             OutOfMemory: A window does not fit.
             Superseded: The server no longer wants this attempt.
@@ -103,9 +105,11 @@ class Share:
         try:
             nll_by_window = self.micro_batches.score(batch)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise self._out_of_memory(batch, error) from error
+            if is_out_of_memory(error):
+                raise self._out_of_memory(batch, error) from error
+            if fault_of(error).reason is FailureReason.COMMUNICATION:
+                raise self._lost(batch, error) from error
+            raise
         if self.tokens is not None and self.group.leads:
             self.tokens[batch.index] = [nll_S.astype(np.float32) for nll_S in nll_by_window]
         sums = sum_windows(nll_by_window)
@@ -133,4 +137,11 @@ class Share:
         return OutOfMemory(
             f"rank {self.rank.rank} ran out of memory in batch {batch.index} with {size}; "
             f"{advice} ({error})"
+        )
+
+    def _lost(self, batch: Batch, error: Exception) -> Communication:
+        """Only ranks of one group talk while they score."""
+        return Communication(
+            f"rank {self.rank.rank} lost its scoring group in batch {batch.index}: {error}; "
+            f"{self.peers.last_steps(self.group.others)}"
         )

@@ -108,6 +108,12 @@ class ScoringGroup:
         return range(first, first + self.used.num_ranks)
 
     @property
+    def others(self) -> list[int]:
+        """The other ranks of this group."""
+        ranks = self.ranks_from(self.number * self.used.num_ranks)
+        return [rank for rank in ranks if rank != self.rank]
+
+    @property
     def leads(self) -> bool:
         """True on the rank that draws leases, and keeps and reports what the group has scored."""
         return self.rank % self.used.num_ranks == 0

@@ -87,8 +87,7 @@ def run_all(folder: Path, lines: Iterable[str], num_ranks: int, *, ends_well: bo
     folder.mkdir(exist_ok=True)
     (folder / "specs.jsonl").write_text("".join(f"{line}\n" for line in lines))
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone",
-         f"--nproc-per-node={num_ranks}", "-m", "tests.support.many_runs", str(folder)],
+        [sys.executable, "-m", "tests.support.many_runs", str(folder), str(num_ranks)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -265,6 +264,11 @@ def test_a_group_with_a_dead_rank_ends_and_others_go_on_from_the_ledger(
     two: Runs, four: Runs
 ) -> None:
     num_finished = len(entries_of(two.folder / "killed"))
+    # Rank 0 tells, unless the launcher was quicker to end it.
+    for failure in two.refusals("killed"):
+        assert failure.reason is FailureReason.COMMUNICATION
+        assert "rank 0 lost its scoring group in batch 2: " in failure.message
+        assert "; rank 1 last began: " in failure.message
     clean, found = two.result("qwen-tp2"), four.result("after-death")
     assert 0 < num_finished < clean.plan.num_batches
     assert found.num_batches_resumed == num_finished

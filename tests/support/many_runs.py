@@ -1,8 +1,9 @@
 """Runs several specs in the same ranks, one after the other: starting processes is what costs.
 
-Under torchrun: `many_runs.py FOLDER` runs each line of `FOLDER/specs.jsonl` in `FOLDER/<job id>`: a
-spec, and a fault where one is ordered (`evaluator.faults`, or `<rank>:die`).
-What a spec ends with, a result or a failure, is in its spool.
+`many_runs.py FOLDER NUM_RANKS` runs each line of `FOLDER/specs.jsonl` in `FOLDER/<job id>`: a spec,
+and a fault where one is ordered (`evaluator.faults`, or `<rank>:die`). Ranks are forked by a warm
+agent, which has imported everything once. What a spec ends with, a result or a failure, is in its
+spool.
 """
 
 import json
@@ -12,20 +13,25 @@ import sys
 import time
 from pathlib import Path
 
-from evaluator import narrator
+from evaluator import __main__ as entry
+from evaluator import narrator, warm
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.warm import WarmOrder
 from evaluator.errors import EvaluatorError
 from evaluator.faults import VARIABLE
 from evaluator.plan import Batch
-from evaluator.ranks import RankInfo
+from evaluator.ranks import RankInfo, die_with_launcher
 from evaluator.score import Scorer, TokenNll
 from evaluator.session import Session
 
 BATCH_OF_DEATH = 3
 
 
-def main(folder: Path) -> None:
-    """Run all of them; those that are refused must be refused on all ranks alike."""
+def run_rank(arguments: list[str], *, started: float) -> int:
+    """Run all specs; those that are refused must be refused on all ranks alike."""
+    del started
+    die_with_launcher()
+    folder = Path(arguments[0])
     rank = RankInfo.from_env(os.environ)
     for line in (folder / "specs.jsonl").read_text().splitlines():
         order = json.loads(line)
@@ -42,6 +48,7 @@ def main(folder: Path) -> None:
             session.run()
         except EvaluatorError as error:
             sys.stderr.write(f"{spec.job_id}: {error.message}\n")
+    return 0
 
 
 def die_in_third_batch() -> None:
@@ -59,4 +66,8 @@ def die_in_third_batch() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    # What a forked rank runs.
+    entry.main = run_rank  # type: ignore[assignment]
+    warm.import_ahead()
+    order = WarmOrder(num_ranks=int(sys.argv[2]), spec_path=sys.argv[1], env={})
+    entry.end(warm.launch(order))

@@ -101,7 +101,7 @@ def test_places_of_ranks_in_groups() -> None:
             vocabulary=Place(index=2 * shard + tp, count=4),
         )
         assert (group.number, group.leads) == (replicate, rank in (0, 8))
-        assert rank in group.ranks_from(8 * replicate)
+        assert sorted([rank, *group.others]) == list(group.ranks_from(8 * replicate))
         assert group.speakers(range(16)) == [0, 8]
         # The first that has the same shard of the same part; cp and dp_replicate copy it.
         assert group.twin == lowest.setdefault((shard, tp), rank)
