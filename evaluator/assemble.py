@@ -1,5 +1,6 @@
 """Puts together what scores and what audits, for one rank."""
 
+import logging
 import os
 import socket
 from functools import partial
@@ -18,6 +19,8 @@ from evaluator.set_up import Setup
 from evaluator.share import Share
 from evaluator.speed import SharedSpeed, SpeedModel
 from evaluator.versions import versions
+
+logger = logging.getLogger(__name__)
 
 
 def make_share(run: RunContext, setup: Setup) -> Share:
@@ -88,6 +91,8 @@ def make_auditor(
 
     def is_intact() -> bool:
         mine = digest_weights(setup.model.model) == setup.weights_digest
+        if not mine:
+            logger.error("the weights in memory of this rank have changed")
         return setup.group.all_say(yes=mine)
 
     return Auditor(
