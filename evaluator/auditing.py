@@ -311,7 +311,7 @@ class Auditor:
             last = self.suspects[-1]
             reason = last.reason.replace("_", " ")
             msg = (
-                f"{self._name(last.author)}: wrong ({reason}), and no other rank is left  "
+                f"{self._name(last.author)}: wrong ({reason}), and no other rank is left "
                 f"to score the batches again; check the memory of this machine"
             )
             raise AuditUndecided(msg)

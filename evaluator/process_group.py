@@ -144,7 +144,7 @@ class Peers:
             Communication: A rank can't be reached.
             DeviceUnavailable: torch was built without the backend.
         """
-        if dist.is_initialized():
+        if self._collectives is not None:
             return
         if device.type == "cuda" and not dist.is_nccl_available():
             msg = "ranks on CUDA need NCCL, and this torch has none; take launch.device cpu"
