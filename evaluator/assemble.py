@@ -10,7 +10,7 @@ from evaluator.auditing import Auditor, Member
 from evaluator.contract.audit import Author
 from evaluator.contract.reports import FinishedEntry
 from evaluator.faults import with_fault
-from evaluator.micro_batch import ElasticBudget, MicroBatches, SetBudget
+from evaluator.micro_batch import ElasticBudget, FixedBudget, MicroBatches
 from evaluator.model import digest_weights
 from evaluator.run_context import RunContext
 from evaluator.schedule import Schedule
@@ -37,7 +37,7 @@ def make_share(run: RunContext, setup: Setup) -> Share:
     num_before = run.spec.num_out_of_memory
     micro_batches = MicroBatches(
         scorer=with_fault(plain, setup.model.model, run.rank.rank, os.environ),
-        budget=SetBudget(num_before) if setup.group.has_several else ElasticBudget(),
+        budget=FixedBudget(num_before) if setup.group.has_several else ElasticBudget(),
         free_memory=partial(devices.free_memory, run.device),
     )
     schedule = _schedule(run, setup)

@@ -81,7 +81,7 @@ class ElasticBudget:
             self._start(2 * self._limit)
 
 
-class SetBudget:
+class FixedBudget:
     """Parts that are small from the start, for ranks that score together.
 
     One that made its own smaller would leave the others inside a forward. So where memory runs out
@@ -110,7 +110,7 @@ class MicroBatches:
     """Scores batches within a budget."""
 
     scorer: ScoresBatches
-    budget: ElasticBudget | SetBudget
+    budget: ElasticBudget | FixedBudget
     free_memory: Callable[[], None]
     """Gives back what the device's allocator holds, after it ran out."""
     monotonic: Callable[[], float] = time.monotonic

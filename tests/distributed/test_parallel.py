@@ -33,6 +33,7 @@ TEXTS = [words(300, 2), words(40, 3), words(12, 5), "ab", "a"]
 SCORING = {"convention": "lm-eval", "window": 63, "batch_tokens": 256}
 PAIRS = [{"dp_shard": 2, "tp": 2}, {"dp_shard": 2, "cp": 2}, {"tp": 2, "cp": 2}]
 SINGLES: list[dict[str, int]] = [{"dp_shard": 2}, {"tp": 2}, {"cp": 2}]
+SCHEDULING = {"-dp_shard2": "predictive", "-tp2": "static", "-cp2": "dynamic"}
 
 BIG_LAYERS = 40
 """A rank holds half of the model and one layer twice, as it is gathered and as it is used."""
@@ -75,9 +76,15 @@ def name_of(family: str, ways: dict[str, int]) -> str:
 
 
 def spec_line(
-    model: Path, name: str, parallelism: object, *, fault: str = "", **fields: Any
+    model: Path,
+    name: str,
+    parallelism: object,
+    *,
+    fault: str = "",
+    scheduling: str = "dynamic",
+    **fields: Any,
 ) -> str:
-    launch = {"device": "cpu", "parallelism": parallelism}
+    launch = {"device": "cpu", "parallelism": parallelism, "scheduling": scheduling}
     fields = {"scoring": SCORING, "launch": launch} | fields
     spec = make_spec(model, fields.pop("texts", TEXTS), job_id=name, **fields)
     return json.dumps({"spec": spec.model_dump(mode="json"), "fault": fault})
@@ -165,7 +172,7 @@ def four(models: dict[str, Path], two: Runs, tmp_path_factory: pytest.TempPathFa
         *(
             spec_line(
                 models["qwen"], f"twice-{name_of('qwen', ways)}", ways,
-                outputs={"token_nll": "float16"},
+                outputs={"token_nll": "float16"}, scheduling=SCHEDULING[name_of("", ways)],
             )
             for ways in SINGLES
         ),
@@ -237,8 +244,10 @@ def test_replicas_of_a_group_change_no_bit(two: Runs, four: Runs, ways: dict[str
         leads = timing.rank in (0, 2)
         num_entries = len(entries_of(four.folder / f"twice-{name}", timing.rank))
         assert num_entries == timing.num_batches
-        assert (timing.num_leases > 0, len(timing.speeds) > 0) == (leads, num_entries > 0)
-        assert timing.compute_s > 0 or num_entries == 0
+        assert (timing.num_leases > 0, len(timing.speeds) > 0) == (num_entries > 0,) * 2
+        # Where groups take what they can, one may come too late for any.
+        assert (num_entries > 0) == leads if name == "qwen-tp2" else num_entries == 0 or leads
+    assert sum(t.num_batches for t in timings) == twice.plan.num_batches
     # A group checks the other one, and is checked by it.
     assert (twice.audit.num_windows > 0, twice.audit.largest_difference) == (True, 0.0)
     assert once.audit.why_none == (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.contract.reports import NodeTiming, RankTiming
-from evaluator.micro_batch import FIRST_PATIENCE, ElasticBudget, MicroBatches, SetBudget
+from evaluator.micro_batch import FIRST_PATIENCE, ElasticBudget, FixedBudget, MicroBatches
 from evaluator.plan import Batch
 from evaluator.reduce import memory_warnings
 from evaluator.score import Scorer, TokenNll
@@ -92,7 +92,7 @@ def test_ranks_that_share_a_model_take_parts_that_are_set_beforehand(
 ) -> None:
     device = SmallDevice(1000)
     MicroBatches(
-        scorer=device, budget=SetBudget(num_halvings), free_memory=device.free
+        scorer=device, budget=FixedBudget(num_halvings), free_memory=device.free
     ).score(batch_of(10))  # fmt: skip
     assert device.parts == parts
 
@@ -100,7 +100,7 @@ def test_ranks_that_share_a_model_take_parts_that_are_set_beforehand(
 def test_ranks_that_share_a_model_do_not_split_on_their_way() -> None:
     """The others are inside the forward, and could not follow."""
     device = SmallDevice(60)
-    micro_batches = MicroBatches(scorer=device, budget=SetBudget(0), free_memory=device.free)
+    micro_batches = MicroBatches(scorer=device, budget=FixedBudget(0), free_memory=device.free)
     with pytest.raises(MemoryError):
         micro_batches.score(batch_of(10))
     assert device.parts == []
