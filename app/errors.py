@@ -3,7 +3,7 @@
     ApiError
     +-- InvalidRequest 422       the request asks for something that can't be
     |   +-- PathNotAllowed, ModelNotFound, DataNotFound, WeightsUnsafe, ModelIncomplete,
-    |       InlineTooLarge, TooManyRanks, DeviceUnavailable, HubDisabled
+    |       InlineTooLarge, TooManyRanks, ParallelismInvalid, DeviceUnavailable, HubDisabled
     +-- InvalidCursor 400
     +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, NodeNotFound 404,
     |   RouteNotFound 404
