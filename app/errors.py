@@ -3,7 +3,7 @@
     ApiError
     +-- InvalidRequest 422       the request asks for something that can't be
     |   +-- PathNotAllowed, ModelNotFound, DataNotFound, WeightsUnsafe, ModelIncomplete,
-    |       InlineTooLarge, TooManyRanks, DeviceUnavailable, HubDisabled
+    |       InlineTooLarge, TooManyRanks, ParallelismInvalid, DeviceUnavailable, HubDisabled
     +-- InvalidCursor 400
     +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, NodeNotFound 404,
     |   RouteNotFound 404
@@ -95,6 +95,13 @@ class TooManyRanks(InvalidRequest):
     """The job asks for more ranks than this server has slots"""
 
     code = "too_many_ranks"
+    status = 422
+
+
+class ParallelismInvalid(InvalidRequest):
+    """The parallelism does not come to the number of ranks"""
+
+    code = "parallelism_invalid"
     status = 422
 
 

@@ -137,6 +137,8 @@ class Job(Base):
     """A contract `PlanFacts`."""
     model_digest: Mapped[str | None] = mapped_column(String(80))
     """Of the weights that scored the ledger."""
+    group_shape: Mapped[dict[str, Any] | None]
+    """A contract `GroupShape`: of the scoring groups that scored the ledger."""
     stage: Mapped[str | None] = mapped_column(String(20))
     num_batches_done: Mapped[int]
     num_scored_tokens_done: Mapped[int]

@@ -1,5 +1,6 @@
 """Puts together what scores and what audits, for one rank."""
 
+import logging
 import os
 import socket
 from functools import partial
@@ -9,7 +10,7 @@ from evaluator.auditing import Auditor, Member
 from evaluator.contract.audit import Author
 from evaluator.contract.reports import FinishedEntry
 from evaluator.faults import with_fault
-from evaluator.micro_batch import ElasticBudget, MicroBatches
+from evaluator.micro_batch import ElasticBudget, FixedBudget, MicroBatches
 from evaluator.model import digest_weights
 from evaluator.run_context import RunContext
 from evaluator.schedule import Schedule
@@ -18,6 +19,8 @@ from evaluator.set_up import Setup
 from evaluator.share import Share
 from evaluator.speed import SharedSpeed, SpeedModel
 from evaluator.versions import versions
+
+logger = logging.getLogger(__name__)
 
 
 def make_share(run: RunContext, setup: Setup) -> Share:
@@ -28,13 +31,16 @@ def make_share(run: RunContext, setup: Setup) -> Share:
         prefix_token_id=setup.text.convention.prefix.token_id,
         device=run.device,
         dtype=run.spec.launch.dtype,
+        loss=setup.model.loss,
+        cp=setup.group.cp,
     )
+    num_before = run.spec.num_out_of_memory
     micro_batches = MicroBatches(
         scorer=with_fault(plain, setup.model.model, run.rank.rank, os.environ),
-        budget=ElasticBudget(),
+        budget=FixedBudget(num_before) if setup.group.has_several else ElasticBudget(),
         free_memory=partial(devices.free_memory, run.device),
     )
-    schedule = _schedule(run, setup.model_digest)
+    schedule = _schedule(run, setup)
     run.clock.speeds = lambda: schedule.speed.measured
     run.clock.num_out_of_memory = lambda: micro_batches.budget.num_out_of_memory
     return Share(
@@ -44,18 +50,20 @@ def make_share(run: RunContext, setup: Setup) -> Share:
         micro_batches=micro_batches,
         clock=run.clock,
         narrator=run.narrator,
+        group=setup.group,
         tokens={} if run.keeps_tokens else None,
     )
 
 
-def _schedule(run: RunContext, model_digest: str) -> Schedule:
-    me = socket.gethostname(), model_digest
+def _schedule(run: RunContext, setup: Setup) -> Schedule:
+    me = socket.gethostname(), setup.model_digest
     start = {(s.host, s.model_digest): s.speeds for s in run.spec.node_speeds}.get(me, ())
     return Schedule(
         scheduling=run.spec.launch.scheduling,
-        rank=run.rank.rank,
-        shared=SharedSpeed(run.peers.add_speed, run.rank.world_size),
-        speed=SpeedModel(start),
+        group=setup.group.number,
+        shared=SharedSpeed(run.peers.add_speed, setup.group.used.dp_replicate),
+        # What single ranks were seen to do is no measure of several together.
+        speed=SpeedModel(() if setup.group.has_several else start),
     )
 
 
@@ -81,8 +89,14 @@ def make_auditor(
         run.narrator.recorder.note("score a window again")
         run.narrator.tick()
 
+    def is_intact() -> bool:
+        mine = digest_weights(setup.model.model) == setup.weights_digest
+        if not mine:
+            logger.error("the weights in memory of this rank have changed")
+        return setup.group.all_say(yes=mine)
+
     return Auditor(
-        rank=run.rank.rank,
+        group=setup.group,
         peers=run.peers,
         plan=setup.text.plan,
         scorer=share.micro_batches.scorer,
@@ -91,6 +105,6 @@ def make_auditor(
         device_type=run.device.type,
         members=run.peers.all_gather(Member(author, devices.processor(), versions()["python"])),
         taken=taken,
-        is_intact=lambda: digest_weights(setup.model.model) == setup.weights_digest,
+        is_intact=is_intact,
         moves=moves,
     )

@@ -1,4 +1,8 @@
-"""Carries the audit out: ranks score windows of others again, and the wrong ones are left out."""
+"""Carries the audit out: ranks score windows of others again, and the wrong ones are left out.
+
+A scoring group has one voice, that of its first rank; what is said of ranks here holds for groups,
+each of one rank unless the parallelism says otherwise. Groups are named by their number.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +26,7 @@ from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import AuditUndecided, LossNotFinite
 from evaluator.ledger import Ledger
 from evaluator.micro_batch import ScoresBatches
+from evaluator.parallel.group import ScoringGroup
 from evaluator.plan import Batch, Plan
 from evaluator.process_group import Peers
 
@@ -53,7 +58,8 @@ def member_warnings(members: Sequence[Member]) -> tuple[str, ...]:
         odd = next((other for other in others if other[0] != first[0]), None)
         if odd is not None:
             warnings.append(
-                f"{name} differs: {first[0]} on {_name(first[1])}, {odd[0]} on {_name(odd[1])}; "
+                f"{name} differs: {first[0]} on rank {first[1].rank} of {_place(first[1])}, "
+                f"{odd[0]} on rank {odd[1].rank} of {_place(odd[1])}; "
                 f"{advice}"
             )
     return tuple(warnings)
@@ -72,7 +78,8 @@ class _Work(NamedTuple):
 class Auditor:
     """The audit of one run; the same on every rank, but for who scores what."""
 
-    rank: int
+    group: ScoringGroup
+    """Of this rank."""
     peers: Peers
     plan: Plan
     scorer: ScoresBatches
@@ -84,20 +91,23 @@ class Auditor:
     taken: list[FinishedEntry]
     """Of earlier attempts, as far as they are trusted."""
     is_intact: Callable[[], bool]
-    """Whether this rank's weights are still those that it began with."""
+    """Whether this group's weights are still those that it began with; all of its ranks ask."""
     moves: Callable[[], None]
     """Called for each window, to tell whoever waits."""
     healthy: set[int] = field(default_factory=set)
-    """Ranks that are not known to be wrong."""
+    """Groups that are not known to be wrong."""
     suspects: list[Suspect] = field(default_factory=list)
     _distrusted: set[Author] = field(default_factory=set)
     _num_batches: dict[Author, int] = field(default_factory=dict)
     _cases: list[Case] = field(default_factory=list)
     """Of all looks: who was believed in the last one may be found to be wrong in this one."""
     _num_exchanges: int = 0
+    _authors: list[Author] = field(init=False)
+    """By group."""
 
     def __post_init__(self) -> None:
-        self.healthy = set(range(len(self.members)))
+        self._authors = self.group.speakers([member.author for member in self.members])
+        self.healthy = set(range(len(self._authors)))
 
     @property
     def is_on(self) -> bool:
@@ -124,7 +134,7 @@ class Auditor:
             return []
         works = self._exchange(self._work(new))
         found: list[Suspect] = [
-            self._suspect(self.members[rank].author, "weights_changed", None)
+            self._suspect(self._authors[rank], "weights_changed", None)
             for rank in sorted(self.healthy)
             if not works[rank].is_intact
         ]
@@ -139,8 +149,8 @@ class Auditor:
     def _work(self, new: Sequence[LedgerEntry]) -> _Work:
         by_author: dict[Author, list[LedgerEntry]] = {}
         if new:
-            by_author[self.members[self.rank].author] = list(new)
-        if self.rank == 0 and self._num_exchanges == 0:
+            by_author[self._authors[self.group.number]] = list(new)
+        if self.group.number == 0 and self._num_exchanges == 0:
             for finished in self.taken:
                 by_author.setdefault(finished.author, []).append(finished.entry)
         claims = [
@@ -158,10 +168,10 @@ class Auditor:
         return _Work(self.is_intact(), sizes, claims)
 
     def _exchange(self, value: T) -> list[T]:
-        """Values of all ranks; nobody is inside a collective while others still score."""
+        """Values of all groups; nobody is inside a collective while others still score."""
         self._num_exchanges += 1
         self.peers.wait_for_all(f"audit/{self._num_exchanges}")
-        return self.peers.all_gather(value)
+        return self.group.speakers(self.peers.all_gather(value))
 
     def _open(self, claim: Claim) -> Case:
         owner = self._rank_of(claim.author)
@@ -170,8 +180,8 @@ class Auditor:
         return Case(claim, owner, self._tolerance(alike=alike))
 
     def _rank_of(self, author: Author) -> int | None:
-        mine = self.members[self.rank].author
-        return author.rank if author.attempt == mine.attempt else None
+        attempt = self._authors[0].attempt
+        return self.group.number_of(author.rank) if author.attempt == attempt else None
 
     @property
     def _alike(self) -> bool:
@@ -206,12 +216,11 @@ class Auditor:
 
     def _ask(self, cases: Sequence[Case]) -> bool:
         """Have each case scored by one more rank; answers whether there was one to ask."""
-        authors = [member.author for member in self.members]
         # One opinion against an earlier attempt could only end undecided.
-        asked = assign(cases, authors, self.healthy) if len(self.healthy) > 1 else {}
+        asked = assign(cases, self._authors, self.healthy) if len(self.healthy) > 1 else {}
         if not asked:
             return False
-        mine = {index: self._score(cases[index]) for index in asked.get(self.rank, [])}
+        mine = {index: self._score(cases[index]) for index in asked.get(self.group.number, [])}
         for rank, opinions in enumerate(self._exchange(mine)):
             for index, nll_nats in opinions.items():
                 cases[index].opinions[rank] = nll_nats
@@ -229,7 +238,7 @@ class Auditor:
 
     def _hear(self, case: Case) -> list[Suspect]:
         """Have a disputed window scored by all, and name who is wrong."""
-        mine = self._score(case) if self.rank in self.healthy else None
+        mine = self._score(case) if self.group.number in self.healthy else None
         answers = self._exchange(mine)
         wrong = judge(case, {rank: answers[rank] for rank in sorted(self.healthy)})
         parties = {case.owner, *case.opinions}
@@ -239,7 +248,7 @@ class Auditor:
 
     def _accuse(self, case: Case, rank: int | None, why: Wrong) -> Suspect:
         window = self.plan.batches[case.claim.batch].windows[case.claim.position]
-        author = case.claim.author if rank is None else self.members[rank].author
+        author = case.claim.author if rank is None else self._authors[rank]
         dispute = WindowInDispute(
             document=window.document,
             begin=window.score_begin,
@@ -250,7 +259,13 @@ class Auditor:
 
     def _suspect(self, author: Author, reason: str, window: WindowInDispute | None) -> Suspect:
         return Suspect.model_validate(
-            {"author": author, "reason": reason, "window": window, "num_batches": 0}
+            {
+                "author": author,
+                "ranks": self.group.ranks_from(author.rank),
+                "reason": reason,
+                "window": window,
+                "num_batches": 0,
+            }
         )
 
     def _distrust(self, suspects: Sequence[Suspect]) -> None:
@@ -260,8 +275,8 @@ class Auditor:
     def _why_undecided(self, case: Case) -> str:
         window = self.plan.batches[case.claim.batch].windows[case.claim.position]
         said: Mapping[str, Nll] = {
-            _name(case.claim.author): case.claim.nll_nats,
-            **{_name(self.members[rank].author): nll for rank, nll in case.opinions.items()},
+            self._name(case.claim.author): case.claim.nll_nats,
+            **{self._name(self._authors[rank]): nll for rank, nll in case.opinions.items()},
         }
         words = ", ".join(f"{name} says {nll!r}" for name, nll in said.items())
         return (
@@ -273,7 +288,7 @@ class Auditor:
     def _drop(self, ledger: Ledger, found: Sequence[Suspect]) -> list[int]:
         """Forget all that suspects have scored; answers every batch that is then missing."""
         by_rank = self._exchange([entry.batch for entry in ledger.added])
-        sizes = {member.author: len(by_rank[rank]) for rank, member in enumerate(self.members)}
+        sizes = {author: len(by_rank[rank]) for rank, author in enumerate(self._authors)}
         for finished in self.taken:
             sizes[finished.author] = sizes.get(finished.author, 0) + 1
         self.suspects += [
@@ -294,9 +309,10 @@ class Auditor:
         """
         if not self.healthy:
             last = self.suspects[-1]
+            reason = last.reason.replace("_", " ")
             msg = (
-                f"{_name(last.author)} is wrong ({last.reason.replace('_', ' ')}), and no other "
-                f"rank is left to score its batches again; check the memory of this machine"
+                f"{self._name(last.author)}: wrong ({reason}), and no other rank is left "
+                f"to score the batches again; check the memory of this machine"
             )
             raise AuditUndecided(msg)
 
@@ -319,10 +335,14 @@ class Auditor:
     def _why_none(self) -> str:
         if not self.is_on:
             return "audit.share is 0"
-        return "there is one rank: nobody else could score a window again"
+        one = "scoring group" if self.group.has_several else "rank"
+        return f"there is one {one}: nobody else could score a window again"
+
+    def _name(self, author: Author) -> str:
+        first, *others = self.group.ranks_from(author.rank)
+        ranks = f"ranks {first} to {others[-1]}" if others else f"rank {first}"
+        return f"{ranks} of {_place(author)}"
 
 
-def _name(author: Author) -> str:
-    return (
-        f"rank {author.rank} of attempt {author.attempt} (node {author.node_rank}, {author.host})"
-    )
+def _place(author: Author) -> str:
+    return f"attempt {author.attempt} (node {author.node_rank}, {author.host})"

@@ -128,6 +128,7 @@ def _result(
         dtype=launch.dtype,
         threads_per_rank=launch.threads_per_rank,
         world_size=run.rank.world_size,
+        parallelism=setup.group.used,
         num_batches_resumed=len(resumed),
         audit=auditor.result,
         sync_error=relative_error(collected.sync_total, value.nll_sum_nats),
@@ -138,7 +139,12 @@ def _result(
         warnings=setup.model.warnings
         + setup.cut.warnings
         + text_warnings(text, setup.model)
-        + memory_warnings(collected.timings, run.device)
+        + memory_warnings(collected.timings, run.device, _num_halvings(run, setup))
         + value_warnings(value, setup.model.num_rows)
         + member_warnings(auditor.members),
     )
+
+
+def _num_halvings(run: RunContext, setup: Setup) -> int:
+    """How often earlier attempts had ranks that share a model take smaller parts."""
+    return run.spec.num_out_of_memory if setup.group.has_several else 0

@@ -9,7 +9,7 @@
     +-- TokenizerMismatch                         +-- Communication
     +-- ContractMismatch     +-- Superseded       +-- Stalled
     +-- SpecInvalid          +-- AuditUndecided   +-- ResultInvalid
-    +-- DiskFull
+    +-- DiskFull             +-- ParallelismInvalid
 
 The docstring of a class is the message that is used where none is given. Torch is looked up only
 when it is loaded already, so that the entry can name a failure before anything heavy is there.
@@ -147,6 +147,12 @@ class DeviceUnavailable(EvaluatorError):
     """The asked device or its communication backend is not there."""
 
     reason = FailureReason.DEVICE_UNAVAILABLE
+
+
+class ParallelismInvalid(EvaluatorError):
+    """The parallelism does not fit the ranks or the model."""
+
+    reason = FailureReason.PARALLELISM_INVALID
 
 
 class PlanMismatch(EvaluatorError):

@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from evaluator.plan import Batch
 from evaluator.score import Scorer, TokenNll
@@ -47,5 +48,6 @@ def with_fault(
         return FaultyScorer(scorer, kind)
     # The scale of a norm: every token sees it.
     weight = next(weight for weight in model.parameters() if weight.ndim == 1)
-    weight.data[:1].view(torch.int32).bitwise_xor_(FLIPPED_BITS[kind])
+    own = weight.to_local() if isinstance(weight, DTensor) else weight.data
+    own[:1].view(torch.int32).bitwise_xor_(FLIPPED_BITS[kind])
     return scorer

@@ -33,6 +33,8 @@ class ElasticBudget:
     on a GPU the company of a window may change its last bits.
     """
 
+    can_shrink = True
+
     def __init__(self) -> None:
         self.num_out_of_memory = 0
         """Forwards that were tried again in smaller parts."""
@@ -79,12 +81,36 @@ class ElasticBudget:
             self._start(2 * self._limit)
 
 
+class FixedBudget:
+    """Parts that are small from the start, for ranks that score together.
+
+    One that made its own smaller would leave the others inside a forward. So where memory runs out
+    the attempt ends, and all ranks of the next one take half.
+    """
+
+    can_shrink = False
+    num_out_of_memory = 0
+
+    def __init__(self, num_halvings: int) -> None:
+        self._num_halvings = num_halvings
+
+    def num_windows(self, batch: Batch) -> int:
+        """Most windows of this batch to score together, at least 1."""
+        return max(1, -(-len(batch.windows) >> self._num_halvings))
+
+    def overflowed(self, part: Batch) -> None:
+        """Nothing is learnt from it here."""
+
+    def fitted(self, part: Batch, seconds: float) -> None:
+        """Nothing is learnt from it here."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MicroBatches:
     """Scores batches within a budget."""
 
     scorer: ScoresBatches
-    budget: ElasticBudget
+    budget: ElasticBudget | FixedBudget
     free_memory: Callable[[], None]
     """Gives back what the device's allocator holds, after it ran out."""
     monotonic: Callable[[], float] = time.monotonic
@@ -93,7 +119,7 @@ class MicroBatches:
         """As the scorer does.
 
         Raises:
-            RuntimeError: Memory ran out with a single window; or whatever else the scorer raises.
+            RuntimeError: Memory ran out and no split was left, or what else the scorer raises.
             MemoryError: The same.
         """
         found: list[TokenNll] = []
@@ -109,7 +135,7 @@ class MicroBatches:
         try:
             scores = self.scorer.score(part)
         except (RuntimeError, MemoryError) as error:
-            if len(part.windows) == 1 or not is_out_of_memory(error):
+            if not self.budget.can_shrink or len(part.windows) == 1 or not is_out_of_memory(error):
                 raise
         else:
             self.budget.fitted(part, self.monotonic() - begin)

@@ -10,6 +10,7 @@ import torch
 import transformers
 from huggingface_hub.utils.tqdm import disable_progress_bars
 from safetensors import SafetensorError
+from torch.distributed.tensor import DTensor
 
 from evaluator.errors import (
     ModelUnsupported,
@@ -17,6 +18,9 @@ from evaluator.errors import (
     WeightsInvalid,
     is_out_of_memory,
 )
+from evaluator.parallel.group import SINGLE, ScoringGroup
+from evaluator.parallel.loading import LoadedWeights, load_parts
+from evaluator.score import Loss, token_nll
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +38,8 @@ class LoadedModel:
     """None where the architecture has no limit."""
     num_rows: int
     """Rows of the embedding; ids lie below."""
+    loss: Loss = token_nll
+    """Of the logits that its head gives."""
     warnings: tuple[str, ...] = ()
 
 
@@ -46,34 +52,41 @@ def silence_libraries() -> None:
     disable_progress_bars()
 
 
-def load_model(folder: Path, *, device: torch.device, dtype: torch.dtype) -> LoadedModel:
+def load_model(
+    folder: Path, *, device: torch.device, dtype: torch.dtype, group: ScoringGroup = SINGLE
+) -> LoadedModel:
     """Load weights and tokenizer of a folder.
 
+    Args:
+        folder: With config, safetensors and tokenizer.
+        device: Where to.
+        dtype: Of the weights.
+        group: Where it splits the weights, this rank's part of them is loaded.
+
     Raises:
+        ParallelismInvalid: The group can't split this model.
         ModelUnsupported: It is no causal model that this transformers knows.
         WeightsInvalid: The weights are broken, or not those of the config.
         TokenizerMissing: There is no tokenizer.
     """
     # The config first: a tokenizer is looked up through it.
-    config = _load_config(folder)
+    config = load_config(folder)
     tokenizer = load_tokenizer(folder)
-    model, info = _load_weights(folder, config, dtype)
-    _refuse_missing(folder, info["missing_keys"])
+    if group.splits_weights:
+        weights = load_parts(folder, config, group, device=device, dtype=dtype)
+    else:
+        weights = _load_whole(folder, config, device=device, dtype=dtype)
     warnings = []
-    if info["unexpected_keys"]:
-        names = sorted(info["unexpected_keys"])
-        warnings.append(f"{len(names)} tensors of the weights were not used: {names[:3]}")
-    model = model.eval().requires_grad_(requires_grad=False).to(device)
-    head = model.get_output_embeddings()
-    if head is None:
-        msg = f"{folder}: {type(model).__name__} has no output head"
-        raise ModelUnsupported(msg)
+    if weights.unused:
+        names = list(weights.unused[:3])
+        warnings.append(f"{len(weights.unused)} tensors of the weights were not used: {names}")
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     return LoadedModel(
-        model=model,
+        model=weights.model,
         tokenizer=tokenizer,
         max_positions=positions if isinstance(positions, int) and positions > 0 else None,
-        num_rows=min(model.get_input_embeddings().weight.shape[0], head.weight.shape[0]),
+        num_rows=weights.num_rows,
+        loss=weights.loss,
         warnings=tuple(warnings),
     )
 
@@ -108,7 +121,13 @@ def _tokenizer_fault(folder: Path, error: Exception) -> str:
     )
 
 
-def _load_config(folder: Path) -> Any:
+def load_config(folder: Path) -> Any:
+    """The config of a folder.
+
+    Raises:
+        ModelUnsupported: It is no causal model that this transformers knows.
+        WeightsInvalid: The file is broken.
+    """
     try:
         config = transformers.AutoConfig.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
@@ -123,6 +142,20 @@ def _load_config(folder: Path) -> Any:
         msg = f"{folder} is an encoder-decoder ({config.model_type}), not a causal model"
         raise ModelUnsupported(msg)
     return config
+
+
+def _load_whole(
+    folder: Path, config: Any, *, device: torch.device, dtype: torch.dtype
+) -> LoadedWeights:
+    model, info = _load_weights(folder, config, dtype)
+    _refuse_missing(folder, info["missing_keys"])
+    model = model.eval().requires_grad_(requires_grad=False).to(device)
+    head = model.get_output_embeddings()
+    if head is None:
+        msg = f"{folder}: {type(model).__name__} has no output head"
+        raise ModelUnsupported(msg)
+    num_rows = min(model.get_input_embeddings().weight.shape[0], head.weight.shape[0])
+    return LoadedWeights(model, num_rows, tuple(sorted(info["unexpected_keys"])))
 
 
 def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
@@ -175,8 +208,9 @@ def digest_weights(model: Any) -> str:
 
 
 def _sum_bytes(tensor: torch.Tensor) -> int:
-    """Sum of a tensor's bytes, eight at a time, modulo 2^64."""
-    bytes_N = tensor.detach().reshape(-1).view(torch.uint8)
+    """Sum of a tensor's bytes, eight at a time, modulo 2^64; of a sharded one this rank's part."""
+    own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    bytes_N = own.detach().reshape(-1).view(torch.uint8)
     if bytes_N.storage_offset() % 8:
         bytes_N = bytes_N.clone()
     num_whole = len(bytes_N) // 8 * 8

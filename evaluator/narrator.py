@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from evaluator.contract.audit import Suspect
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import GroupShape
 from evaluator.contract.reports import (
     Failure,
     Hello,
@@ -76,7 +77,7 @@ class Narrator:
             )
         )
 
-    def plan_ready(self, facts: PlanFacts, model_digest: str | None) -> None:
+    def plan_ready(self, facts: PlanFacts, model_digest: str | None, group: GroupShape) -> None:
         """Say how much work there is; for rank 0."""
         self._reporter.send(
             PlanReady(
@@ -84,6 +85,7 @@ class Narrator:
                 seq=self._reporter.next_seq,
                 plan=facts,
                 model_digest=model_digest,
+                group=group,
             )
         )
 

@@ -20,7 +20,8 @@ from evaluator.data.long_text import long_document
 from evaluator.device import DTYPES
 from evaluator.errors import DataEmpty
 from evaluator.model import LoadedModel, load_model
-from evaluator.model_files import find_model
+from evaluator.model_files import ModelFiles
+from evaluator.parallel.group import ScoringGroup
 from evaluator.perplexity import TextSize
 from evaluator.plan import Plan, make_plan
 from evaluator.tokens import Corpus, TokenDocument, adds_bos, check_ids, digest_tokenizer
@@ -41,16 +42,16 @@ class Weights:
 
 
 def load_weights(
-    spec: LaunchSpec, device: torch.device, cache_dir: Path, *, digest: bool
+    spec: LaunchSpec, files: ModelFiles, device: torch.device, group: ScoringGroup, *, digest: bool
 ) -> Weights:
-    """Find and load the model; the digest is computed beside what follows.
+    """Load the model, or this rank's part; the digest is computed beside what follows.
 
     Raises:
-        EvaluatorError: As `find_model` and `load_model` say.
+        EvaluatorError: As `load_model` says.
     """
-    files = find_model(spec.model, cache_dir)
     future = _in_background(files.digest) if digest else None
-    loaded = load_model(files.folder, device=device, dtype=DTYPES[spec.launch.dtype])
+    dtype = DTYPES[spec.launch.dtype]
+    loaded = load_model(files.folder, device=device, dtype=dtype, group=group)
     return Weights(loaded=loaded, digest=future)
 
 

@@ -137,13 +137,15 @@ class Peers:
                 return
 
     def form_group(self, device: torch.device) -> None:
-        """Meet the other ranks, once all of them are ready to.
+        """Meet the other ranks, once all of them are ready to; does nothing once they have met.
 
         Raises:
             Stalled: A rank did not come.
             Communication: A rank can't be reached.
             DeviceUnavailable: torch was built without the backend.
         """
+        if self._collectives is not None:
+            return
         if device.type == "cuda" and not dist.is_nccl_available():
             msg = "ranks on CUDA need NCCL, and this torch has none; take launch.device cpu"
             raise DeviceUnavailable(msg)

@@ -81,9 +81,17 @@ def value_warnings(value: Perplexity, vocabulary_size: int) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def memory_warnings(timings: Sequence[RankTiming], device: torch.device) -> tuple[str, ...]:
-    """What it did to the figure that forwards did not fit."""
-    num_split = sum(timing.num_out_of_memory for timing in timings)
+def memory_warnings(
+    timings: Sequence[RankTiming], device: torch.device, num_before: int = 0
+) -> tuple[str, ...]:
+    """What it did to the figure that forwards did not fit.
+
+    Args:
+        timings: Of all ranks.
+        device: Of this one.
+        num_before: Forwards of earlier attempts because of which all ranks took smaller parts.
+    """
+    num_split = num_before + sum(timing.num_out_of_memory for timing in timings)
     if num_split == 0 or device.type == "cpu":
         return ()
     return (

@@ -95,7 +95,7 @@ def _score(run: RunContext, share: Share, auditor: Auditor, ledger: Ledger) -> N
     indices, round_ = ledger.unfinished, 0
     while indices or round_ == 0:
         num_before = len(ledger.added)
-        if run.rank.rank in auditor.healthy:
+        if share.group.number in auditor.healthy:
             _work(share, auditor, ledger, indices, round_)
         run.narrator.enter("audit")
         with run.clock.measure("wait"):

@@ -6,7 +6,7 @@ Shapes: B windows, T inputs, D width, P positions of a slice, V vocabulary, S sc
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from evaluator.errors import LossNotFinite
 from evaluator.forward import Forward
+from evaluator.parallel.group import ALONE, Place
 from evaluator.plan import Batch
 from evaluator.tokens import Ids, TokenDocument
 from evaluator.windows import Window
@@ -40,8 +41,13 @@ def token_nll(logits_PV: Tensor, targets_P: Tensor) -> Tensor:
         [P], float64, in nats.
     """
     target_P = logits_PV.gather(-1, targets_P[:, None]).squeeze(-1).double()
+    return log_sum_exp(logits_PV) - target_P
+
+
+def log_sum_exp(logits_PV: Tensor) -> Tensor:
+    """The logarithm of the sum of exponentials of each row, float64; float32 is overwritten."""
     parts = logits_PV.split(_num_rows_at_once(logits_PV))
-    return torch.cat([_log_sum_exp(part_PV) for part_PV in parts]) - target_P
+    return torch.cat([_log_sum_exp(part_PV) for part_PV in parts])
 
 
 def _log_sum_exp(logits_PV: Tensor) -> Tensor:
@@ -80,6 +86,13 @@ def sum_windows(nll_by_window: Sequence[TokenNll]) -> WindowSums:
     )
 
 
+class Loss(Protocol):
+    """From logits, or this rank's columns of them, to the nll of each target."""
+
+    def __call__(self, logits_PV: Tensor, targets_P: Tensor) -> Tensor:
+        """[P], float64, in nats; as `token_nll`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
     """Scores batches of one plan."""
@@ -91,6 +104,9 @@ class Scorer:
     device: torch.device
     dtype: str
     """For messages."""
+    loss: Loss = token_nll
+    cp: Place = ALONE
+    """Ranks that share the positions of a window."""
 
     @torch.inference_mode()
     def score(self, batch: Batch) -> list[TokenNll]:
@@ -133,12 +149,16 @@ class Scorer:
         targets = self._ids(window)[window.score_begin : window.end].astype(np.int64)
         targets_S = torch.from_numpy(targets).to(self.device)
         scored_SD = hidden_TD[window.first_scored_input :]
+        begin, end = self.cp.bounds(len(targets_S))
         slices = zip(
-            scored_SD.split(SLICE_POSITIONS), targets_S.split(SLICE_POSITIONS), strict=True
+            scored_SD[begin:end].split(SLICE_POSITIONS),
+            targets_S[begin:end].split(SLICE_POSITIONS),
+            strict=True,
         )
-        return torch.cat(
-            [token_nll(self.forward.head(part_PD), part_P) for part_PD, part_P in slices]
+        own = torch.cat(
+            [self.loss(self.forward.head(part_PD), part_P) for part_PD, part_P in slices]
         )
+        return self.cp.gather(own, self.cp.sizes(len(targets_S)), dim=0)
 
     def _ids(self, window: Window) -> Ids:
         return self.documents[window.document].ids

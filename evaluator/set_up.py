@@ -8,6 +8,10 @@ from evaluator.contract.reports import FinishedEntry
 from evaluator.forward import Cut, cut_model
 from evaluator.ledger import read_finished
 from evaluator.model import LoadedModel, digest_weights
+from evaluator.model_files import find_model
+from evaluator.parallel.auto import agree_on_parallelism
+from evaluator.parallel.context import split_context
+from evaluator.parallel.group import ScoringGroup, form
 from evaluator.prepare import Text, load_weights, prepare_text
 from evaluator.run_context import RunContext
 
@@ -23,6 +27,7 @@ class Setup:
     """Of what is in memory, before anything is scored."""
     text: Text
     cut: Cut
+    group: ScoringGroup
 
 
 def set_up(run: RunContext) -> Setup:
@@ -33,7 +38,10 @@ def set_up(run: RunContext) -> Setup:
     """
     cache_dir = Path(run.spec.cache_dir or Path.home() / ".cache" / "assay")
     with run.clock.measure("load"):
-        weights = load_weights(run.spec, run.device, cache_dir, digest=run.rank.leads_node)
+        files = find_model(run.spec.model, cache_dir)
+    group = _form_group(run, files.folder)
+    with run.clock.measure("load"):
+        weights = load_weights(run.spec, files, run.device, group, digest=run.rank.leads_node)
     run.narrator.enter("tokenise")
     with run.clock.measure("tokenise"):
         text = prepare_text(run.spec, weights.loaded, cache_dir, run.narrator.tick)
@@ -41,20 +49,32 @@ def set_up(run: RunContext) -> Setup:
         model_digest = weights.wait_for_digest()
         weights_digest = digest_weights(weights.loaded.model)
     if run.rank.rank == 0:
-        run.narrator.plan_ready(text.plan.facts, model_digest)
+        run.narrator.plan_ready(text.plan.facts, model_digest, group.used.shape)
     with run.clock.measure("wait"):
-        agreed = agree(run.peers, run.rank, identity(text, model_digest, weights_digest))
+        mine = identity(text, model_digest, weights_digest, group.used.shape)
+        agreed = agree(run.peers, run.rank, mine, group.twin)
         run.peers.form_group(run.device)
     run.narrator.enter("warm_up")
     with run.clock.measure("warm_up"):
-        cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
+        model, num_rows = weights.loaded.model, weights.loaded.num_rows
+        cut = split_context(model, cut_model(model, num_rows), group.cp, num_rows)
     return Setup(
         model=weights.loaded,
         model_digest=str(agreed["model"]),
         weights_digest=weights_digest,
         text=text,
         cut=cut,
+        group=group,
     )
+
+
+def _form_group(run: RunContext, folder: Path) -> ScoringGroup:
+    """Ranks that score together meet before they load, as each loads its part."""
+    with run.clock.measure("wait"):
+        used = agree_on_parallelism(run.peers, run.rank, run.spec, folder, run.device)
+        if used.num_ranks > 1:
+            run.peers.form_group(run.device)
+        return form(used, run.rank, run.device)
 
 
 def read_taken(run: RunContext, setup: Setup) -> list[FinishedEntry]:
@@ -65,7 +85,8 @@ def read_taken(run: RunContext, setup: Setup) -> list[FinishedEntry]:
     """
     if run.spec.finished_path is None:
         return []
-    check_finished(run.spec, setup.text.plan.facts.digest, setup.model_digest)
+    shape = setup.group.used.shape
+    check_finished(run.spec, setup.text.plan.facts.digest, setup.model_digest, shape)
     if run.keeps_tokens:
         # Entries hold sums; the nll of their tokens went with the attempt that scored them.
         return []

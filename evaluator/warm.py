@@ -40,13 +40,14 @@ TERM_GRACE_S = 30
 def main() -> int:
     """Wait for an order and carry it out."""
     server_pid, start_ticks = int(sys.argv[1]), int(sys.argv[2])
-    _import_ahead()
+    import_ahead()
     Path(READY_FILE).touch()
     order = _wait_for_order(server_pid, start_ticks)
     return 0 if order is None else launch(order)
 
 
-def _import_ahead() -> None:
+def import_ahead() -> None:
+    """Load what a run needs, as far as that starts nothing."""
     # Named once, so that the lazy module looks them up.
     _ = transformers.AutoConfig, transformers.AutoModelForCausalLM, transformers.AutoTokenizer
     for family in FAMILIES:

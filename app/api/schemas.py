@@ -8,6 +8,7 @@ from app.api.node_schemas import NodeView
 from app.api.view import DurationSeconds, Fraction, Number, Time, View
 from app.jobs.request import JobRequest
 from evaluator.contract.audit import AuditResult
+from evaluator.contract.parallelism import ParallelismUsed
 from evaluator.contract.reports import (
     ContextNll,
     PackedTraffic,
@@ -128,6 +129,7 @@ class ResultView(View):
     dtype: str
     threads_per_rank: Number
     world_size: Number
+    parallelism: ParallelismUsed
     num_batches_resumed: Number
     """Batches taken over from earlier attempts."""
     scored_by: list[ShareView]

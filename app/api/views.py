@@ -212,6 +212,7 @@ def view_result(record: JobRecord) -> ResultView | None:
         dtype=result.dtype,
         threads_per_rank=result.threads_per_rank,
         world_size=result.world_size,
+        parallelism=result.parallelism,
         num_batches_resumed=result.num_batches_resumed,
         scored_by=_view_shares(accounts),
         audit=_view_audit(accounts, result),

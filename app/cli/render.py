@@ -217,6 +217,11 @@ def _conditions(result: Json, nodes: Sequence[Json]) -> Iterable[tuple[str, str]
         f"{count_of(result['world_size'], 'rank')} of "
         f"{count_of(result['threads_per_rank'], 'thread')}",
     )
+    used = result["parallelism"]
+    shared = [f"{name} {used[name]}" for name in ("dp_shard", "tp", "cp") if used[name] > 1]
+    if shared or used["reason"]:
+        parts = [count_of(used["dp_replicate"], "scoring group"), *shared, plain(used["reason"])]
+        yield "parallelism", ", ".join(part for part in parts if part)
     speeds = [_speed(rank) or 0.0 for node in nodes for rank in node["ranks"]]
     yield "time", f"{duration(result['wall_seconds'])}, {rate(sum(speeds))} scored tokens/s"
     if result["num_batches_resumed"]:
@@ -243,9 +248,12 @@ def _print_shares(console: Console, shares: Sequence[Json]) -> None:
 def _print_audit(console: Console, sample: Json) -> None:
     for suspect in sample["quarantined"]:
         author, window = suspect["author"], suspect["window"]
+        first, *others = suspect["ranks"]
+        ranks = f"ranks {first} to {others[-1]}" if others else f"rank {first}"
         text = (
-            f"Audit: rank {author['rank']} on node {author['node_rank']} {plain(author['host'])} "
-            f"was wrong in attempt {author['attempt']} ({suspect['reason'].replace('_', ' ')})"
+            f"Audit: {ranks} on node {author['node_rank']} {plain(author['host'])} "
+            f"{'were' if others else 'was'} wrong in attempt {author['attempt']} "
+            f"({suspect['reason'].replace('_', ' ')})"
         )
         if window is not None:
             text += (

@@ -1,6 +1,7 @@
 """`assay submit`: ask for a job, from a file, from options, or from both."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -21,11 +22,13 @@ from app.cli.options import (
 )
 from app.cli.watch import watch_to_end
 from evaluator.contract.data import KnownName
+from evaluator.contract.parallelism import Parallelism
 from evaluator.contract.strict_json import RepeatedMember, unique_members
 
 Json = dict[str, Any]
 
 _DATA_KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+_WAYS = re.compile(r"-1|[1-9]\d*")
 _WITHOUT_FIELD = ("text", "folder")
 _KNOWN_NAMES = get_args(KnownName)
 
@@ -152,6 +155,15 @@ AuditShareOption = Annotated[
         rich_help_panel=_LAUNCH,
     ),
 ]
+ParallelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="For models larger than a device: auto, or for example tp=2,dp_shard=2; what is left "
+        "of the ranks scores batches of its own.",
+        rich_help_panel=_LAUNCH,
+    ),
+]
 SchedulingOption = Annotated[
     str | None,
     typer.Option(
@@ -205,6 +217,7 @@ def submit(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     threads: ThreadsOption = None,
+    parallelism: ParallelOption = None,
     audit_share: AuditShareOption = None,
     scheduling: SchedulingOption = None,
     time_limit: TimeOption = None,
@@ -221,8 +234,9 @@ def submit(
     scoring = {"window": window, "stride": stride, "prefix": prefix, "batch_tokens": batch_tokens}
     texts = {"prefix_place": prefix_place, "special_tokens": special_tokens}
     merge(request, "scoring", scoring | texts | {"convention": convention})
-    layout = {"ranks_per_node": ranks, "nodes": nodes, "device": device, "dtype": dtype}
-    merge(request, "launch", layout | {"threads_per_rank": threads, "scheduling": scheduling})
+    layout: Json = {"ranks_per_node": ranks, "nodes": nodes, "device": device, "dtype": dtype}
+    layout |= {"threads_per_rank": threads, "scheduling": scheduling}
+    merge(request, "launch", layout | {"parallelism": parallelism_of(parallelism)})
     merge(request, "audit", {"share": audit_share})
     merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
     merge(request, "labels", dict(parse_labels(label or ())))
@@ -343,6 +357,20 @@ def as_server_sees(path: str, server: str) -> str:
     """
     here = Path(path).expanduser()
     return str(here.absolute()) if is_loopback(server) and here.exists() else path
+
+
+def parallelism_of(text: str | None) -> str | dict[str, int] | None:
+    """Return `auto`, or ways by name, or end with exit code 2."""
+    if text is None or text == "auto":
+        return text
+    ways = {}
+    for word in text.split(","):
+        name, equals, number = word.strip().partition("=")
+        if name not in Parallelism.model_fields or not equals or not _WAYS.fullmatch(number):
+            names = ", ".join(Parallelism.model_fields)
+            refuse(f"{word!r}: write auto, or NAME=WAYS with {names}", option="--parallelism")
+        ways[name] = int(number)
+    return ways
 
 
 def seconds(text: str | None) -> int | None:

@@ -227,6 +227,7 @@ def differences(one: Result, other: Result) -> list[Difference]:
         "tokenizer": (one.tokenizer_digest[:_SHORT_DIGEST], other.tokenizer_digest[:_SHORT_DIGEST]),
         "device": (one.device, other.device),
         "dtype": (one.dtype, other.dtype),
+        "group": (str(one.parallelism.shape), str(other.parallelism.shape)),
     }
     for name in _SHOWN:
         values = getattr(one.scoring, name), getattr(other.scoring, name)

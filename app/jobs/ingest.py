@@ -177,9 +177,10 @@ async def _take_quarantine(session: AsyncSession, turn: _Turn) -> None:
     job.num_batches_done -= dropped.num_batches
     job.num_scored_tokens_done -= dropped.num_scored_tokens
     # Nothing more is taken of earlier attempts anyway.
-    if author.attempt == turn.attempt.number and author.rank in turn.ranks:
-        turn.ranks[author.rank].quarantined = True
-        turn.ranks[author.rank].seen_at = utcnow()
+    if author.attempt == turn.attempt.number:
+        for rank in (turn.ranks[number] for number in suspect.ranks if number in turn.ranks):
+            rank.quarantined = True
+            rank.seen_at = utcnow()
     add_event(session, job, "quarantine", suspect.model_dump(mode="json"))
 
 
@@ -277,18 +278,20 @@ def _take_timing(ranks: Ranks, timing: RankTiming) -> None:
 
 
 def _take_plan(session: AsyncSession, job: Job, report: PlanReady) -> None:
-    """Store plan and model, unless finished batches belong to others.
+    """Store plan, model and groups, unless finished batches belong to others.
 
     Every rank of such an attempt refuses to go on; who puts the old files back can retry.
     """
-    before = (job.plan and job.plan["digest"], job.model_digest)
-    now = (report.plan.digest, report.model_digest)
+    shape = report.group.model_dump()
+    before = (job.plan and job.plan["digest"], job.model_digest, job.group_shape)
+    now = (report.plan.digest, report.model_digest, shape)
     changed = any(old and new and old != new for old, new in zip(before, now, strict=True))
     if changed and job.num_batches_done:
-        add_event(session, job, "plan_changed", {"plan": now[0], "model": now[1]})
+        add_event(session, job, "plan_changed", {"plan": now[0], "model": now[1], "group": shape})
         return
     job.plan = report.plan.model_dump(mode="json")
     job.model_digest = report.model_digest
+    job.group_shape = shape
 
 
 def _take_entries(

@@ -14,6 +14,7 @@ from app.errors import (
     DeviceUnavailable,
     JobNotFound,
     NodeNotFound,
+    ParallelismInvalid,
     PreconditionFailed,
     TooManyRanks,
 )
@@ -36,6 +37,8 @@ from app.jobs.transitions import JobEvent
 from app.launchers.rundir import log_name
 from app.models import Attempt, Event, Job, JobLabel, Rank
 from app.settings import Settings
+from evaluator.contract.launch import Layout
+from evaluator.contract.parallelism import Parallelism, resolve
 from evaluator.contract.states import FailureReason, JobState
 
 _LOOK_AGAIN_SECONDS = 1.0
@@ -81,6 +84,7 @@ class JobService:
             InvalidRequest: a path is refused or missing, or the server has too few slots.
         """
         device = self._device(request)
+        _check_parallelism(request.launch)
         await asyncio.to_thread(resolve_model, request.model, self._settings)
         await asyncio.to_thread(resolve_data, request.data, self._settings)
         job = _new_job(request, device)
@@ -224,6 +228,15 @@ class JobService:
             msg = f"job {record.job.id} has no attempt {attempt}"
             raise AttemptNotFound(msg)
         return self._settings.runs_dir / record.job.id / str(number) / log_name(node)
+
+
+def _check_parallelism(layout: Layout) -> None:
+    if not isinstance(layout.parallelism, Parallelism):
+        return
+    try:
+        resolve(layout.parallelism, layout.num_ranks)
+    except ValueError as error:
+        raise ParallelismInvalid(str(error), pointer="/launch/parallelism") from error
 
 
 def _new_job(request: JobRequest, device: str) -> Job:

@@ -65,7 +65,8 @@ def _account(timing: RankTiming, timings: Sequence[RankTiming]) -> Slowest:
     paces = [_pace(each) for each in others if each.num_input_tokens]
     load = max(0.0, _until_scoring(timing) - median(map(_until_scoring, others)))
     usual = timing.num_input_tokens * median(paces) if paces else timing.compute_s
-    compute = max(0.0, timing.compute_s - usual)
+    # Of a scoring group the first rank counts tokens, for all.
+    compute = max(0.0, timing.compute_s - usual) if timing.num_input_tokens else 0.0
     waiting = timing.wait_s + timing.communicate_s
     excesses: dict[Reason, float] = {
         "slow_compute": compute, "slow_load": load, "waiting": waiting

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.jobs.repository import utcnow
 from app.jobs.request import JobRequest
 from app.models import Attempt, Job, NodeSpeedRow, Rank
+from evaluator.contract.parallelism import GroupShape
 from evaluator.contract.reports import RankTiming
 from evaluator.contract.speeds import LengthSpeed, NodeSpeed
 
@@ -21,9 +22,10 @@ MAX_NODES = 1024
 async def keep_speeds(session: AsyncSession, job: Job, attempt: Attempt) -> None:
     """Store what the ranks of an attempt measured; a node's newest figure is the one that counts.
 
-    A node's figure is the mean of its ranks, who share its memory and its heat.
+    A node's figure is the mean of its ranks, who share its memory and its heat. What scoring groups
+    of several ranks measured is of no use to others, and is not kept.
     """
-    if job.model_digest is None:
+    if job.model_digest is None or job.group_shape != GroupShape().model_dump():
         return
     ranks = (await session.scalars(select(Rank).where(Rank.attempt_id == attempt.id))).all()
     layout = JobRequest.model_validate(job.request).launch

@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import func, select
+
 from app.db import Database
 from app.jobs.ledger import is_complete, load_authors, load_rows, to_entry
 from app.jobs.paths import resolve_data, resolve_model
@@ -16,7 +18,9 @@ from app.models import Attempt, Job
 from app.settings import Settings
 from evaluator.contract.env import FINISHED_FILE, SPEC_FILE, TOKEN_FILE
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import GroupShape
 from evaluator.contract.reports import FinishedEntry
+from evaluator.contract.states import FailureReason
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,17 @@ async def prepare(claimed: Claimed, database: Database, settings: Settings) -> L
         rows = [row for row in await load_rows(session, job.id) if is_complete(row)]
         authors = await load_authors(session, job.id) if rows else {}
         speeds = await load_speeds(session, job)
+        num_out_of_memory = await session.scalar(
+            select(func.count())
+            .select_from(Attempt)
+            .where(Attempt.job_id == job.id, Attempt.reason == FailureReason.OUT_OF_MEMORY)
+        )
     finished = [
         FinishedEntry(author=authors[row.attempt, row.rank], entry=to_entry(row)) for row in rows
     ]
     spec = await asyncio.to_thread(_spec, claimed, ref.run_dir, settings, has_finished=bool(rows))
-    spec = spec.model_copy(update={"node_speeds": speeds})
+    learnt = {"node_speeds": speeds, "num_out_of_memory": num_out_of_memory}
+    spec = spec.model_copy(update=learnt)
     await asyncio.to_thread(_write, claimed, ref.run_dir, spec, finished)
     return Launch(
         ref=ref,
@@ -83,6 +93,9 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
         finished_path=str(run_dir / FINISHED_FILE) if has_finished else None,
         finished_plan=job.plan["digest"] if has_finished and job.plan else None,
         finished_model=job.model_digest if has_finished else None,
+        finished_group=GroupShape.model_validate(job.group_shape)
+        if has_finished and job.group_shape
+        else None,
         report_url=f"{settings.base_url}/v1/attempts/{attempt.id}/reports",
         token_path=str(run_dir / TOKEN_FILE),
     )

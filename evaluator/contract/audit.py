@@ -44,6 +44,8 @@ class Suspect(Contract):
     """A rank whose numbers are wrong. All that it had scored was scored again."""
 
     author: Author
+    ranks: tuple[Count, ...]
+    """Of its scoring group, which is wrong as a whole; itself where it has none."""
     reason: Literal["outvoted", "not_repeatable", "weights_changed"]
     """Most ranks contradict it; it contradicts itself when asked again; its weights in memory are
     no longer those that all ranks began with."""

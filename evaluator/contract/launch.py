@@ -6,8 +6,17 @@ from pydantic import Field
 
 from evaluator.contract import CONTRACT_VERSION
 from evaluator.contract.audit import Audit
-from evaluator.contract.base import Contract, HubName, Name, PathText, PositiveCount, Revision
+from evaluator.contract.base import (
+    Contract,
+    Count,
+    HubName,
+    Name,
+    PathText,
+    PositiveCount,
+    Revision,
+)
 from evaluator.contract.data import DataSource
+from evaluator.contract.parallelism import AnyParallelism, GroupShape, Parallelism
 from evaluator.contract.scoring import LmEvalScoring, Outputs, Scoring
 from evaluator.contract.speeds import NodeSpeed
 
@@ -55,6 +64,8 @@ class Layout(Contract):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     threads_per_rank: Annotated[int, Field(strict=True, ge=1, le=1024)] = 1
     """Intra-op CPU threads; fixed, so that the figure does not depend on the number of ranks."""
+    parallelism: AnyParallelism = Parallelism()
+    """What ranks share; by default nothing, so that each scores batches of its own."""
 
     scheduling: Scheduling = "dynamic"
     """How ranks come to their batches; changes no number. docs/scheduling.md"""
@@ -91,6 +102,11 @@ class LaunchSpec(Contract):
     """Digest of the plan that the finished entries belong to."""
     finished_model: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     """Digest of the model that scored the finished entries."""
+    finished_group: GroupShape | None = None
+    """Of the scoring groups that scored them."""
+    num_out_of_memory: Count = 0
+    """Earlier attempts that ran out of memory. Ranks that share a model halve the windows of a
+    forward for each; ranks that are alone find out by themselves."""
     node_speeds: tuple[NodeSpeed, ...] = ()
     """What nodes were seen to do before; those that this run does not have are passed over."""
     report_url: PathText | None = None

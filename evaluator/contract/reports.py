@@ -18,6 +18,7 @@ from evaluator.contract.base import (
     PositiveCount,
     Seconds,
 )
+from evaluator.contract.parallelism import GroupShape, ParallelismUsed
 from evaluator.contract.speeds import LengthSpeed
 from evaluator.contract.states import FailureReason
 
@@ -174,6 +175,8 @@ class PlanReady(ReportBase):
     plan: PlanFacts
     model_digest: Digest | None = None
     """Of the weights; a later attempt gets it back as `finished_model`."""
+    group: GroupShape = GroupShape()
+    """Of the scoring groups; a later attempt gets it back as `finished_group`."""
 
 
 class Progress(ReportBase):
@@ -294,6 +297,7 @@ class Result(ReportBase):
     dtype: Name
     threads_per_rank: PositiveCount
     world_size: PositiveCount
+    parallelism: ParallelismUsed
     num_batches_resumed: Count
     """Batches taken over from earlier attempts."""
     audit: AuditResult

@@ -79,6 +79,8 @@ class FailureReason(StrEnum):
     """A file could not be written because there is no room; the message names it."""
     DEVICE_UNAVAILABLE = "device_unavailable"
     """The asked device or its communication backend is not there."""
+    PARALLELISM_INVALID = "parallelism_invalid"
+    """The parallelism does not fit the ranks or the model; the message has the numbers."""
     PLAN_MISMATCH = "plan_mismatch"
     """Ranks or attempts derived different plans: data, tokenizer or request changed."""
     AUDIT_UNDECIDED = "audit_undecided"

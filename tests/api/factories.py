@@ -221,6 +221,7 @@ def result(seq: int) -> Json:
         "dtype": "float32",
         "threads_per_rank": 1,
         "world_size": 1,
+        "parallelism": {},
         "num_batches_resumed": 0,
         "wall_s": 2.5,
         "versions": {"torch": "2.13.0"},

@@ -26,6 +26,7 @@ async def run(parts: Parts, client: httpx.AsyncClient) -> Run:
 def quarantine(seq: int, rank: int, attempt: int = 1) -> Quarantine:
     suspect = Suspect(
         author=Author(attempt=attempt, rank=rank, node_rank=0, host="here"),
+        ranks=(rank,),
         reason="outvoted",
         window=WindowInDispute(document=0, begin=10, nll_nats=0.2 + WRONG, nll_nats_by_others=0.2),
         num_batches=2,

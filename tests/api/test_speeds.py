@@ -6,6 +6,7 @@ import pytest
 from app.api.deps import Parts
 from app.launchers.base import Vanished
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import GroupShape
 from evaluator.contract.reports import PlanReady, Progress, RankTiming
 from evaluator.contract.speeds import LengthSpeed, NodeSpeed
 from tests.api.factories import submit
@@ -64,6 +65,17 @@ async def test_others_are_not_given_them(run: Run, parts: Parts, client: httpx.A
     assert (await spec_of_next(client, parts)).node_speeds == ()
     other = await spec_of_next(client, parts, **PREDICTIVE, dtype="bfloat16")
     assert other.node_speeds == ()
+
+
+async def test_scoring_groups_of_several_ranks_leave_none(
+    run: Run, parts: Parts, client: httpx.AsyncClient
+) -> None:
+    plan = plan_of_model(2).model_copy(update={"group": GroupShape(tp=2)})
+    reports = progress(3, 0, 1, 2), measured(4, 0, by_64=0.002)
+    await run.send(hello(), hello(rank=1), plan, *reports)
+    await run.send(made_up_result(5, 0.6))
+    await run.settler.settle(run.attempt_id, ENDED)
+    assert (await spec_of_next(client, parts, **PREDICTIVE)).node_speeds == ()
 
 
 async def test_the_newest_figure_counts_and_a_failure_leaves_none(

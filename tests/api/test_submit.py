@@ -78,6 +78,16 @@ async def test_inline_documents_come_back_as_they_were_sent(client: httpx.AsyncC
         ),
         ({"outputs": {"token_nll": "float64"}}, "invalid_request", "/outputs/token_nll"),
         ({"launch": {"ranks_per_node": 5}}, "too_many_ranks", "/launch/ranks_per_node"),
+        (
+            {"launch": {"ranks_per_node": 2, "parallelism": {"tp": 3}}},
+            "parallelism_invalid",
+            "/launch/parallelism",
+        ),
+        (
+            {"launch": {"parallelism": {"tp": -1, "cp": -1}}},
+            "invalid_request",
+            "/launch/parallelism",
+        ),
         ({"launch": {"device": "cuda"}}, "device_unavailable", "/launch/device"),
         ({"launch": {"ranks_per_node": "2"}}, "invalid_request", "/launch/ranks_per_node"),
         ({"model": {"kind": "pickle", "path": "tiny"}}, "invalid_request", "/model"),

@@ -65,7 +65,7 @@ class OneRank:
         )
         self.schedule = Schedule(
             scheduling=scheduling,
-            rank=number,
+            group=number,
             shared=SharedSpeed(peers.add_speed, NUM_RANKS),
             speed=SpeedModel(),
         )

@@ -20,6 +20,7 @@ from evaluator.contract.audit import AuditResult
 from evaluator.contract.data import InlineData
 from evaluator.contract.env import SPOOL_DIR, WINDOWS_FILE, spool_name
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.parallelism import ParallelismUsed
 from evaluator.contract.reports import (
     Hello,
     LedgerEntry,
@@ -152,7 +153,7 @@ def made_up_result(seq: int, total: float) -> Result:
         windows_digest=f"sha256:{hashlib.sha256(WINDOWS).hexdigest()}", device="cpu",
         dtype="float32", threads_per_rank=1, world_size=1, num_batches_resumed=0, wall_s=1.0,
         audit=NO_AUDIT, sync_error=0.0, traffic=Traffic(), packed=None,
-        versions={},
+        versions={}, parallelism=ParallelismUsed(),
     )  # fmt: skip
 
 

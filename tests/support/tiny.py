@@ -2,10 +2,21 @@
 
 import random
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
 
 VOCABULARY_SIZE = 320
 """256 bytes, the special tokens, and some merges."""
@@ -82,6 +93,67 @@ def save_model(
     model: LlamaForCausalLM = LlamaForCausalLM(config).eval()
     model.save_pretrained(folder)
     return model
+
+
+Family = Literal["llama", "qwen", "gpt2", "gemma", "mamba"]
+
+
+def save_family(folder: Path, family: Family, **fields: Any) -> Path:
+    """A random model of a family, with biases and an odd vocabulary, and its tokenizer.
+
+    The Qwen has tied embeddings and one layer with a sliding window of 20; the Gemma too, and
+    changes its logits after the head; the Mamba has no attention.
+    """
+    torch.manual_seed(0)
+    config = _FAMILIES[family](**_COMMON_FIELDS | _OWN_FIELDS[family] | fields)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.2)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+_FAMILIES: dict[str, type[PretrainedConfig]] = {
+    "llama": LlamaConfig,
+    "qwen": Qwen2Config,
+    "gpt2": GPT2Config,
+    "gemma": Gemma2Config,
+    "mamba": MambaConfig,
+}
+_COMMON_FIELDS: dict[str, Any] = {
+    "vocab_size": VOCABULARY_SIZE + 1,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": POSITIONS,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "initializer_range": 0.2,
+}
+_OWN_FIELDS: dict[str, dict[str, Any]] = {
+    "llama": {"intermediate_size": 64, "num_key_value_heads": 2, "tie_word_embeddings": False},
+    "qwen": {
+        "intermediate_size": 64,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "max_window_layers": 1,
+    },
+    "gpt2": {},
+    "gemma": {
+        "intermediate_size": 64,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "sliding_window": 20,
+        "final_logit_softcapping": 2.0,
+        "pad_token_id": 0,
+    },
+    "mamba": {},
+}
 
 
 def save_tiny(folder: Path, *, seed: int = 0) -> Path:

@@ -10,9 +10,11 @@ import pytest
 
 from evaluator.auditing import Auditor, Member, member_warnings
 from evaluator.contract.audit import Audit, AuditResult, Author
+from evaluator.contract.parallelism import ParallelismUsed
 from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import AuditUndecided, LossNotFinite
 from evaluator.ledger import Ledger
+from evaluator.parallel.group import ScoringGroup
 from evaluator.plan import Batch, make_plan
 from evaluator.score import Scorer, TokenNll
 from evaluator.windows import Window
@@ -110,6 +112,8 @@ class Cluster:
     taken: list[FinishedEntry] = field(default_factory=list)
     processors: Mapping[int, str] = field(default_factory=dict)
     audit: Audit = field(default_factory=Audit)
+    group_size: int = 1
+    """Ranks of a scoring group."""
     errors: list[Exception] = field(default_factory=list)
     auditors: dict[int, Auditor] = field(default_factory=dict)
     ledgers: dict[int, Ledger] = field(default_factory=dict)
@@ -156,11 +160,13 @@ class Cluster:
             )
             for each in range(self.size)
         ]
+        ways = ParallelismUsed(dp_replicate=self.size // self.group_size, tp=self.group_size)
+        group = ScoringGroup(used=ways, rank=rank)
         auditor = self.auditors[rank] = Auditor(
-            rank=rank, peers=cast("Peers", Seat(room, rank)), plan=PLAN,
+            group=group, peers=cast("Peers", Seat(room, rank)), plan=PLAN,
             scorer=cast("Scorer", scorer), audit=self.audit, dtype="float32", device_type="cpu",
-            members=members, taken=list(self.taken), is_intact=lambda: rank != self.changed,
-            moves=lambda: None,
+            members=members, taken=list(self.taken), moves=lambda: None,
+            is_intact=lambda: self.changed is None or group.number_of(self.changed) != group.number,
         )  # fmt: skip
         ledger = self.ledgers[rank] = Ledger(PLAN)
         ledger.take_over(each.entry for each in self.taken)
@@ -168,10 +174,11 @@ class Cluster:
         while indices or round_ == 0:
             num_before = len(ledger.added)
             healthy = sorted(auditor.healthy)
-            if rank in healthy:
-                for index in indices[healthy.index(rank) :: len(healthy)]:
+            if group.number in healthy:
+                for index in indices[healthy.index(group.number) :: len(healthy)]:
                     (nll,) = scorer.score(PLAN.batches[index])
-                    ledger.add(entry(PLAN.batches[index], float(nll[0]), round_))
+                    if group.leads:
+                        ledger.add(entry(PLAN.batches[index], float(nll[0]), round_))
             indices = auditor.look(ledger, ledger.added[num_before:])
             auditor.check_somebody_is_left()
             round_ += 1
@@ -245,6 +252,34 @@ def test_a_single_rank_whose_weights_have_changed_fails_and_is_named() -> None:
     with pytest.raises(AuditUndecided, match=r"rank 0 of attempt 2 .*weights changed"):
         cluster.run()
     assert suspects(cluster.auditors[0].result) == {(2, 0): "weights_changed"}
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_wrong_group_is_named_and_quarantined_as_a_whole(number: int) -> None:
+    first = 2 * number
+    faults = {first: scale, first + 1: scale}
+    cluster = Cluster(6, faults, group_size=2, audit=Audit(share=0.25))
+    result = cluster.run()
+    (suspect,) = result.quarantined
+    assert (suspect.author.rank, suspect.ranks) == (first, (first, first + 1))
+    # Three groups, and the right ones share what the wrong one had: 2 + 2 + 2, then 1 + 1.
+    assert (suspect.num_batches, result.num_unchecked_batches) == (8, 0)
+    assert cluster.total() == CLEAN
+
+
+def test_a_group_is_wrong_where_the_weights_of_any_of_its_ranks_have_changed() -> None:
+    cluster = Cluster(4, group_size=2, changed=3)
+    (suspect,) = cluster.run().quarantined
+    assert (suspect.reason, suspect.ranks) == ("weights_changed", (2, 3))
+    assert cluster.total() == CLEAN
+
+
+def test_a_group_alone_has_nobody_to_check_it() -> None:
+    result = Cluster(2, group_size=2).run()
+    assert (result.num_windows, result.num_unchecked_batches) == (0, 24)
+    assert result.why_none == ("there is one scoring group: nobody else could score a window again")
+    with pytest.raises(AuditUndecided, match=r"ranks 0 to 1 of attempt 2 .*weights changed"):
+        Cluster(2, group_size=2, changed=1).run()
 
 
 def test_of_two_ranks_that_repeat_themselves_nobody_is_blamed() -> None:

@@ -98,6 +98,7 @@ RESULT = {
     "dtype": "float32",
     "threads_per_rank": 1,
     "world_size": 2,
+    "parallelism": {"dp_replicate": 2, "dp_shard": 1, "tp": 1, "cp": 1, "reason": ""},
     "num_batches_resumed": 3,
     "scored_by": [
         {
@@ -275,6 +276,7 @@ def test_findings_of_the_audit_are_shown() -> None:
 def test_a_rank_that_was_wrong_is_named(window: object, expected: str) -> None:
     suspect = {
         "author": {"attempt": 1, "rank": 5, "node_rank": 2, "host": "there"},
+        "ranks": [5],
         "reason": "not_repeatable",
         "window": window,
         "num_batches": 1200,

@@ -49,7 +49,7 @@ def test_everything(sent: list[dict[str, Any]]) -> None:
         "--hub org/model --revision abc --data a.parquet --field body --convention hf-strided "
         "--window 1024 --stride 256 --batch-tokens 4096 --ranks 2 --nodes 3 --device cuda "
         "--dtype bfloat16 --threads 4 --audit-share 0.05 --time 2h --attempts 5 "
-        "--label a=b --label c/d=e=f --priority -7"
+        "--parallelism tp=2,cp=-1 --label a=b --label c/d=e=f --priority -7"
     )
     assert run(*options.split()) == 0
     request = JobRequest.model_validate(sent[0])
@@ -68,6 +68,7 @@ def test_everything(sent: list[dict[str, Any]]) -> None:
             "device": "cuda",
             "dtype": "bfloat16",
             "threads_per_rank": 4,
+            "parallelism": {"dp_replicate": 1, "tp": 2, "cp": -1},
         },
         "audit": {"share": 0.05},
         "limits": {"time_seconds": 7200, "attempts": 5},
@@ -166,6 +167,9 @@ def test_path_that_is_here_is_absolute_for_a_server_that_is_here(
         "--model m --text x --label novalue",
         "--model m --text x --time soon",
         "--model m --text x --window 1",
+        "--model m --text x --parallelism 2",
+        "--model m --text x --parallelism pp=2",
+        "--model m --text x --parallelism tp=0",
         "--model m --text x --priority 101",
         "--file absent.json",
         "--file -",

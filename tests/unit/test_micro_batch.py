@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.contract.reports import NodeTiming, RankTiming
-from evaluator.micro_batch import FIRST_PATIENCE, ElasticBudget, MicroBatches
+from evaluator.micro_batch import FIRST_PATIENCE, ElasticBudget, FixedBudget, MicroBatches
 from evaluator.plan import Batch
 from evaluator.reduce import memory_warnings
 from evaluator.score import Scorer, TokenNll
@@ -84,6 +84,28 @@ def test_a_window_that_does_not_fit_is_an_error() -> None:
         on(SmallDevice(9)).score(batch_of(4))
 
 
+@pytest.mark.parametrize(
+    ("num_halvings", "parts"), [(0, [10]), (1, [5, 5]), (2, [3, 3, 3, 1]), (9, [1] * 10)]
+)
+def test_ranks_that_share_a_model_take_parts_that_are_set_beforehand(
+    num_halvings: int, parts: list[int]
+) -> None:
+    device = SmallDevice(1000)
+    MicroBatches(
+        scorer=device, budget=FixedBudget(num_halvings), free_memory=device.free
+    ).score(batch_of(10))  # fmt: skip
+    assert device.parts == parts
+
+
+def test_ranks_that_share_a_model_do_not_split_on_their_way() -> None:
+    """The others are inside the forward, and could not follow."""
+    device = SmallDevice(60)
+    micro_batches = MicroBatches(scorer=device, budget=FixedBudget(0), free_memory=device.free)
+    with pytest.raises(MemoryError):
+        micro_batches.score(batch_of(10))
+    assert device.parts == []
+
+
 def test_an_error_of_another_kind_is_none_of_its_business() -> None:
     class Broken(SmallDevice):
         def score(self, batch: Batch) -> list[TokenNll]:
@@ -137,6 +159,8 @@ def test_a_result_says_where_smaller_parts_may_have_changed_bits() -> None:
     timings = [timing(0, 0), timing(1, 3)]
     assert memory_warnings(timings, torch.device("cpu")) == ()
     assert memory_warnings(timings[:1], torch.device("cuda")) == ()
+    (before,) = memory_warnings(timings[:1], torch.device("cuda"), num_before=2)
+    assert before.startswith("2 forwards ran out of memory")
     (warning,) = memory_warnings(timings, torch.device("cuda"))
     assert warning.startswith("3 forwards ran out of memory")
 

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 from evaluator.agreement import agree, check_finished
+from evaluator.contract.parallelism import GroupShape
 from evaluator.errors import PlanMismatch, Stalled
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
@@ -15,7 +17,7 @@ from evaluator.versions import PACKAGES
 from tests.support.runs import make_spec
 
 WITHIN_S = 20.0
-A, B = (f"sha256:{digit * 64}" for digit in "ab")
+A, B, C = (f"sha256:{digit * 64}" for digit in "abc")
 
 
 def peers_of(num_ranks: int, stall_timeout_s: float = WITHIN_S) -> list[Peers]:
@@ -98,14 +100,15 @@ def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
 
 
 def facts(**changes: object) -> dict[str, object]:
-    names = (*PACKAGES, "weights", "model", "data", "tokenizer", "ids", "scoring", "plan")
-    return dict.fromkeys(names, A) | changes
+    names = (*PACKAGES, "weights", "model", "data", "tokenizer", "ids", "plan")
+    return {"group": {}, "scoring": {}, **dict.fromkeys(names, A)} | changes
 
 
 @pytest.mark.parametrize(
     ("mine", "field"),
     [
         (facts(torch=B, tokenizers=B, weights=B), "torch"),
+        (facts(group={"tp": 2}, model=B), "group"),
         (facts(model=B, weights=B), "model"),
         (facts(weights=B), "weights"),
         (facts(data=B, ids=B, plan=B), "data"),
@@ -114,7 +117,7 @@ def facts(**changes: object) -> dict[str, object]:
         (facts(scoring=B, plan=B), "scoring"),
         (facts(plan=B), "plan"),
     ],
-    ids=["torch", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan"],
+    ids=["torch", "group", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan"],
 )
 def test_the_rank_and_the_field_that_differ_are_named(mine: dict[str, object], field: str) -> None:
     first, second = peers_of(2)
@@ -125,6 +128,20 @@ def test_the_rank_and_the_field_that_differ_are_named(mine: dict[str, object], f
     assert none is None
     assert isinstance(error, PlanMismatch)
     assert f"rank 1 (node 1) and rank 0 differ in {field}:" in error.message
+
+
+def test_weights_are_compared_with_the_rank_that_has_the_same_part() -> None:
+    everyone = peers_of(4)
+    digests = (A, B, A, C)
+
+    def agree_as(rank: int) -> None:
+        info = RankInfo(rank=rank, node_rank=rank // 2, world_size=4)
+        agree(everyone[rank], info, facts(weights=digests[rank]), rank % 2)
+
+    *fine, error = together(*(partial(agree_as, rank) for rank in range(4)))
+    assert fine == [None, None, None]
+    assert isinstance(error, PlanMismatch)
+    assert f"rank 3 (node 1) and rank 1 differ in weights: {C} and {B}" in error.message
 
 
 def test_ranks_that_agree_go_on_also_without_having_read_the_weights() -> None:
@@ -142,8 +159,11 @@ def test_ranks_that_agree_go_on_also_without_having_read_the_weights() -> None:
 
 def test_finished_work_is_taken_only_for_the_same_plan_and_model() -> None:
     spec = make_spec(Path("m"), ["a"], finished_plan=A, finished_model=B)
-    check_finished(spec, A, B)
+    alone, split = GroupShape(), GroupShape(tp=2)
+    check_finished(spec, A, B, alone)
     with pytest.raises(PlanMismatch, match="belong to the plan"):
-        check_finished(spec, B, B)
+        check_finished(spec, B, B, alone)
     with pytest.raises(PlanMismatch, match="belong to the model"):
-        check_finished(spec, A, A)
+        check_finished(spec, A, A, alone)
+    with pytest.raises(PlanMismatch, match="dp_shard=1 tp=2 cp=1, but now these are dp_shard=1"):
+        check_finished(spec.model_copy(update={"finished_group": split}), A, B, alone)
