@@ -22,14 +22,15 @@ def print_nodes(console: Console, found: Json) -> None:
     table = make_table("node", "rank", "tokens", "busy", "waiting", "exchange", "leases", "speed")
     for node in found["nodes"]:
         for rank in node["ranks"]:
-            busy_s = rank["compute_seconds"]
+            busy_s, num_tokens = rank["compute_seconds"], rank["num_input_tokens"]
             table.add_row(
                 f"{node['node_rank']} {plain(node['host'])}",
                 str(rank["rank"]),
-                count(rank["num_input_tokens"]),
+                count(num_tokens),
                 *(_share(rank, name) for name in ("compute", "wait", "communicate")),
                 count(rank["num_leases"]),
-                f"{rate(rank['num_input_tokens'] / busy_s)} tokens/s" if busy_s else DASH,
+                # The first rank of a scoring group counts for all of it.
+                f"{rate(num_tokens / busy_s)} tokens/s" if busy_s and num_tokens else DASH,
             )
     for column in table.columns[2:]:
         column.justify = "right"
