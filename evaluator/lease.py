@@ -10,7 +10,7 @@ Factoring", SPAA 1996.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 SPLIT = 4
 """A lease takes 1/SPLIT of a rank's part of what is left: a rank that is 4 times slower than is
@@ -36,9 +36,16 @@ def static_lease(before: Sequence[int], num_ranks: int, rank: int) -> range:
     Returns:
         Positions of batches; those of all ranks cover them without gap or overlap. Maybe empty.
     """
-    middles = [(begin + end) / 2 for begin, end in pairwise(before)]
-    cuts = [bisect_right(middles, before[-1] * part / num_ranks) for part in (rank, rank + 1)]
-    return range(*cuts)
+
+    def middle(position: int) -> float:
+        return (before[position] + before[position + 1]) / 2
+
+    positions = range(len(before) - 1)
+    first, end = (
+        bisect_right(positions, before[-1] * part / num_ranks, key=middle)
+        for part in (rank, rank + 1)
+    )
+    return range(first, end)
 
 
 def draw_leases(

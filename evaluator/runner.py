@@ -43,7 +43,7 @@ from evaluator.reduce import (
     scored_windows,
     value_warnings,
 )
-from evaluator.schedule import Schedule
+from evaluator.schedule import Schedule, Work
 from evaluator.score import Scorer
 from evaluator.share import Share
 from evaluator.speed import SharedSpeed, SpeedModel
@@ -146,7 +146,8 @@ class Run:
         while indices or round_ == 0:
             num_before = len(ledger.added)
             if self.rank.rank in auditor.healthy:
-                share.work(auditor.plan, ledger, indices, auditor.healthy, round_)
+                work = Work.of(auditor.plan, indices)
+                share.work(work, ledger, auditor.healthy, round_)
             self.narrator.enter("audit")
             with self.clock.measure("wait"):
                 peers.wait_for_all(f"scored/{round_}")

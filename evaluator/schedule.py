@@ -1,12 +1,30 @@
 """How a rank comes to its leases: cut beforehand, of even size, or as large as its speed. Pure."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from evaluator.contract.launch import Scheduling
 from evaluator.lease import Take, cumulate, draw_leases, static_lease
-from evaluator.plan import Batch
+from evaluator.plan import Batch, Plan
 from evaluator.speed import SharedSpeed, SpeedModel
+
+
+@dataclass(frozen=True)
+class Work:
+    """Batches that are to be scored, the same on every rank that takes part."""
+
+    batches: Sequence[Batch]
+
+    @classmethod
+    def of(cls, plan: Plan, indices: Iterable[int]) -> "Work":
+        """Some batches of a plan."""
+        return cls([plan.batches[index] for index in indices])
+
+    @cached_property
+    def before(self) -> list[int]:
+        """Input tokens before each position, and of all."""
+        return cumulate(batch.num_input_tokens for batch in self.batches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,26 +36,23 @@ class Schedule:
     shared: SharedSpeed
     speed: SpeedModel = field(default_factory=SpeedModel)
 
-    def leases(
-        self, batches: Sequence[Batch], ranks: Collection[int], take: Take
-    ) -> Iterator[range]:
-        """Leases of this rank, as positions in `batches`.
+    def leases(self, work: Work, ranks: Collection[int], take: Take) -> Iterator[range]:
+        """Leases of this rank, as positions in the work.
 
         Args:
-            batches: That are to be scored, the same on every rank that takes part.
+            work: What there is to score.
             ranks: That take part; this one is among them.
             take: The counter that they share.
         """
-        before = cumulate(batch.num_input_tokens for batch in batches)
         if self.scheduling == "static":
-            lease = static_lease(before, len(ranks), sorted(ranks).index(self.rank))
+            lease = static_lease(work.before, len(ranks), sorted(ranks).index(self.rank))
             return iter([lease] if lease else [])
         share: Callable[[int], float] = lambda _: 1 / len(ranks)  # noqa: E731
         if self.scheduling == "predictive":
             share = lambda position: self.shared.share(  # noqa: E731
-                self.speed.seconds_per_token(batches[position].num_inputs)
+                self.speed.seconds_per_token(work.batches[position].num_inputs)
             )
-        return draw_leases(before, take, share)
+        return draw_leases(work.before, take, share)
 
     def expected_s(self, batch: Batch) -> float | None:
         """Seconds that this rank should take for a batch; None before the first."""

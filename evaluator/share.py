@@ -14,10 +14,10 @@ from evaluator.ledger import Ledger
 from evaluator.micro_batch import MicroBatches
 from evaluator.narrator import Narrator
 from evaluator.packing import KeptTokens
-from evaluator.plan import Batch, Plan
+from evaluator.plan import Batch
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.schedule import Schedule
+from evaluator.schedule import Schedule, Work
 from evaluator.score import sum_windows
 from evaluator.timing import RankClock
 
@@ -37,20 +37,12 @@ class Share:
     tokens: KeptTokens | None = None
     """Where the nll of every token is kept, if that was asked for."""
 
-    def work(
-        self,
-        plan: Plan,
-        ledger: Ledger,
-        indices: Sequence[int],
-        ranks: Collection[int],
-        round_: int,
-    ) -> None:
+    def work(self, work: Work, ledger: Ledger, ranks: Collection[int], round_: int) -> None:
         """Score batches into the ledger until no lease is left.
 
         Args:
-            plan: What there is to score.
+            work: What there is to score, the same on every rank that takes part.
             ledger: Takes the entries.
-            indices: Batches that are to be scored, the same on every rank that takes part.
             ranks: That take part; this one is among them.
             round_: How often the audit has sent batches back.
 
@@ -59,14 +51,13 @@ class Share:
             OutOfMemory: A window does not fit.
             Superseded: The server no longer wants this attempt.
         """
-        batches = [plan.batches[index] for index in indices]
 
         def take(amount: int) -> int:
             return self._exchange(partial(self.peers.take, round_, amount))
 
-        for lease in self.schedule.leases(batches, ranks, take):
+        for lease in self.schedule.leases(work, ranks, take):
             self.clock.count_lease()
-            for batch in batches[lease.start : lease.stop]:
+            for batch in work.batches[lease.start : lease.stop]:
                 self._exchange(partial(self.peers.recorder.note, f"score batch {batch.index}"))
                 ledger.add(self._timed(batch, round_))
                 self.narrator.tick()
