@@ -1,6 +1,6 @@
 """How a rank comes to its leases: cut beforehand, of even size, or as large as its speed. Pure."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -47,11 +47,18 @@ class Schedule:
         if self.scheduling == "static":
             lease = static_lease(work.before, len(ranks), sorted(ranks).index(self.rank))
             return iter([lease] if lease else [])
-        share: Callable[[int], float] = lambda _: 1 / len(ranks)  # noqa: E731
-        if self.scheduling == "predictive":
-            share = lambda position: self.shared.share(  # noqa: E731
-                self.speed.seconds_per_token(work.batches[position].num_inputs)
-            )
+        if self.scheduling == "dynamic":
+            return draw_leases(work.before, take, lambda _: 1 / len(ranks))
+        # Those who are counted in the shared speed must be those who draw.
+        may_leave = len(ranks) == self.shared.num_ranks
+
+        def share(position: int) -> float | None:
+            batch = work.batches[position]
+            part = self.shared.share(self.speed.seconds_per_token(batch.num_inputs))
+            rest = work.before[-1] - work.before[position]
+            is_left = may_leave and self.shared.leave(batch.num_input_tokens, rest)
+            return None if is_left else part
+
         return draw_leases(work.before, take, share)
 
     def expected_s(self, batch: Batch) -> float | None:
