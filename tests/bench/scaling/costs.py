@@ -211,6 +211,7 @@ def _ranks(server: Server) -> set[int]:
 
 def measure_costs(folder: Path) -> Measured:
     """Everything, one after the other."""
+    folder.mkdir()
     entry_bytes, loads_bytes_per_s, result_s_per_batch = measure_leader(folder)
     store_service_s = median(measure_store() for _ in range(3))
     seconds, start_s = measure_batches(folder)

@@ -1,7 +1,6 @@
-"""What is simulated: the work, the ranks, what things cost, and when nodes die."""
+"""What is simulated: the work, the ranks, and what things cost."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -111,11 +110,3 @@ class Unevenness:
         for node in generator.sample(range(job.num_nodes), num_slow):
             by_node[node] *= self.slow_factor
         return tuple(each for each in by_node for _ in range(job.ranks_per_node))
-
-
-def deaths(num_nodes: int, mean_life_s: float, seed: int) -> Iterator[float]:
-    """Times at which some node dies, counted from the first lease; without memory."""
-    generator, at_s = random.Random(seed), 0.0
-    while True:
-        at_s += generator.expovariate(num_nodes / mean_life_s)
-        yield at_s

@@ -44,7 +44,7 @@ class Outcome:
     timings: tuple[RankTiming, ...]
     """By rank, of the last attempt."""
     num_attempts: int
-    num_scored_again: int
+    num_begun_again: int
     """Batches that died with an attempt."""
     num_requests: int
     """To the store, in the last attempt."""
@@ -67,11 +67,11 @@ class Scorer:
 
     def __init__(self, time: VirtualTime, seconds: float, spread: list[float]) -> None:
         self._time, self._seconds, self._spread = time, seconds, spread
-        self.num_batches = 0
+        self.num_begun = 0
 
     def score(self, batch: Batch) -> list[TokenNll]:
+        self.num_begun += 1
         self._time.sleep(self._seconds * batch.num_input_tokens * self._spread[batch.index])
-        self.num_batches += 1
         return [np.full(window.num_scored, 1.0 + batch.index) for window in batch.windows]
 
 
@@ -222,9 +222,9 @@ class Attempt:
         self.timings = tuple(timings)
 
     @property
-    def num_batches(self) -> int:
-        """That were scored, whether or not they were kept."""
-        return sum(rank.scorer.num_batches for rank in self.ranks)
+    def num_begun(self) -> int:
+        """Batches, whether or not they came to an end."""
+        return sum(rank.scorer.num_begun for rank in self.ranks)
 
 
 def simulate(
@@ -241,13 +241,13 @@ def simulate(
             reported. A node that dies while nothing runs is a part of that.
     """
     kept: list[LedgerEntry] = []
-    begin_s, num_attempts, num_scored = 0.0, 0, 0
+    begin_s, num_attempts, num_begun = 0.0, 0, 0
     times = iter(deaths)
     while True:
         death_s = next((each for each in times if each >= begin_s), math.inf)
         attempt = Attempt(job=job, costs=costs, slowness=slowness, begin_s=begin_s, kept=kept)
         is_done = attempt.run(death_s)
-        num_attempts, num_scored = num_attempts + 1, num_scored + attempt.num_batches
+        num_attempts, num_begun = num_attempts + 1, num_begun + attempt.num_begun
         if is_done:
             break
         begin_s = death_s + costs.restart_s
@@ -257,7 +257,7 @@ def simulate(
         scored_s=attempt.scored_s,
         timings=attempt.timings,
         num_attempts=num_attempts,
-        num_scored_again=num_scored - job.num_batches,
+        num_begun_again=num_begun - job.num_batches,
         num_requests=attempt.store.num_requests,
         store_busy_s=attempt.store.busy_s,
         longest_queue_s=attempt.store.longest_queue_s,
