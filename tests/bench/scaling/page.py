@@ -48,11 +48,11 @@ def write_page(
 
 def _fill(text: str, name: str, content: str) -> str:
     head, begin, rest = text.partition(f"<!-- {name} -->\n")
-    _, end, tail = rest.partition("\n<!-- end -->")
+    _, end, tail = rest.partition("<!-- end -->")
     if not (begin and end):
         msg = f"the page has no part named {name}"
         raise ValueError(msg)
-    return f"{head}{begin}{content}{end}{tail}"
+    return f"{head}{begin}{content}\n{end}{tail}"
 
 
 def _table(head: str, lines: Iterable[Sequence[object]]) -> str:

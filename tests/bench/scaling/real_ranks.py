@@ -16,6 +16,7 @@ PER_NODE = 2
 """Ranks count as nodes of two, so that bytes between nodes show."""
 LAYERS = 12
 NUM_WORDS = 240_000
+NUM_ROUNDS = 3
 SCORING = {"convention": "lm-eval", "window": 128, "batch_tokens": 512}
 
 
@@ -99,10 +100,18 @@ def _row(begins: list[RankTiming], ends: list[RankTiming], result: Result) -> Re
 
 
 def measure_ranks(folder: Path) -> list[RealRun]:
-    """One run for each number of ranks."""
+    """The quickest of some runs for each number of ranks, in turn: others may be at work too."""
     model = folder / "model"
     save_model(model, layers=LAYERS)
     save_tokenizer(model)
     # The first one fills the cache of token ids.
     run_ranks(model, folder / "warm", 1)
-    return [run_ranks(model, folder / f"{num_ranks}", num_ranks) for num_ranks in RANKS]
+    runs = [
+        run_ranks(model, folder / f"{round_}-{num_ranks}", num_ranks)
+        for round_ in range(NUM_ROUNDS)
+        for num_ranks in RANKS
+    ]
+    return [
+        min((run for run in runs if run.num_ranks == num_ranks), key=lambda run: run.wall_s)
+        for num_ranks in RANKS
+    ]
