@@ -5,9 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.scaling.costs import BATCH_TOKENS, Measured
+from tests.bench.scaling.job import Job
 from tests.bench.scaling.plot import Plot, Series
-from tests.bench.scaling.real_ranks import RealRun
-from tests.bench.scaling.sweep import BETWEEN, LARGEST, NODE_LIFE_S, RANKS_PER_NODE, WINDOW, Row
+from tests.bench.scaling.real_ranks import PER_NODE, RealRun
+from tests.bench.scaling.real_ranks import WINDOW as SCORED_WINDOW
+from tests.bench.scaling.simulation import simulate
+from tests.bench.scaling.sweep import (
+    BETWEEN,
+    LARGEST,
+    NODE_LIFE_S,
+    RANKS_PER_NODE,
+    WINDOW,
+    Row,
+    costs_of,
+)
 
 SHARE = 0.02
 """Of the time, that makes something a limit."""
@@ -31,6 +42,7 @@ def write_page(
         "machine": _machine(machine),
         "costs": _costs(costs),
         "ranks": _ranks(runs),
+        "compared": _compared(costs, runs),
         "uneven": _simulated(row for row in rows if row.name == "uneven"),
         "bytes": _bytes(rows),
         "alike": _simulated(row for row in rows if row.name == "alike"),
@@ -114,6 +126,30 @@ def _ranks(runs: Sequence[RealRun]) -> str:
             for run in runs
         ],
     )
+
+
+def _compared(costs: Measured, runs: Sequence[RealRun]) -> str:
+    """The real runs and the same jobs simulated, by what does not depend on how fast cores are."""
+    lines = []
+    for run in runs:
+        per_node = min(PER_NODE, run.num_ranks)
+        job = Job(
+            num_nodes=run.num_ranks // per_node,
+            ranks_per_node=per_node,
+            num_batches=run.num_batches,
+            scheduling="dynamic",
+            windows_per_batch=round(run.num_windows / run.num_batches),
+            window=SCORED_WINDOW,
+        )
+        batch_s = run.busy_s / run.num_batches
+        outcome = simulate(job, costs_of(costs, batch_s), (1.0,) * run.num_ranks)
+        num_leases = sum(timing.num_leases for timing in outcome.timings)
+        traffic = outcome.traffic
+        real = run.num_leases, run.bytes_inside, run.bytes_between
+        virtual = num_leases, traffic.bytes_inside, traffic.bytes_between
+        pairs = [f"{a} / {b}" for a, b in zip(real, virtual, strict=True)]
+        lines.append((run.num_ranks, *pairs))
+    return _table("ranks | leases | bytes inside | bytes between", lines)
 
 
 def _simulated(rows: Iterable[Row]) -> str:

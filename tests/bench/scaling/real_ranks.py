@@ -17,7 +17,8 @@ PER_NODE = 2
 LAYERS = 12
 NUM_WORDS = 240_000
 NUM_ROUNDS = 3
-SCORING = {"convention": "lm-eval", "window": 128, "batch_tokens": 512}
+WINDOW = 128
+SCORING = {"convention": "lm-eval", "window": WINDOW, "batch_tokens": 4 * WINDOW}
 
 
 @dataclass(frozen=True, kw_only=True)
