@@ -11,19 +11,15 @@ from tests.bench.scaling.real_ranks import PER_NODE, RealRun
 from tests.bench.scaling.real_ranks import WINDOW as SCORED_WINDOW
 from tests.bench.scaling.simulation import simulate
 from tests.bench.scaling.sweep import (
-    BETWEEN,
     LARGEST,
     NODE_LIFE_S,
     RANKS_PER_NODE,
-    WINDOW,
     Row,
     costs_of,
 )
 
 SHARE = 0.02
 """Of the time, that makes something a limit."""
-MOST_STEPS_PER_S = 5
-"""Of a rank, that the others are shown; two requests each."""
 
 
 def write_page(
@@ -48,7 +44,7 @@ def write_page(
         "alike": _simulated(row for row in rows if row.name == "alike"),
         "death": _deaths(rows),
         "limits": _limits(rows),
-        "bounds": _bounds(costs),
+        "bounds": f"{_bounds(rows)}\n\n{_size_at_the_bar(_best(rows)[-1])}",
     }
     text = path.read_text()
     for name, content in parts.items():
@@ -217,8 +213,6 @@ def _deaths(rows: Sequence[Row]) -> str:
 
 
 def _limits(rows: Sequence[Row]) -> str:
-    found = [row for row in rows if row.name == "limits"]
-    found += [row for row in _best(rows) if row.num_nodes == LARGEST]
     return _table(
         "a batch takes | wall | of the ideal | exchange and rank 0 alone | store busy "
         "| longest queue at the store | communicating",
@@ -232,27 +226,44 @@ def _limits(rows: Sequence[Row]) -> str:
                 f"{row.longest_queue_ms:.1f} ms",
                 f"{100 * row.communicating_share:.2f} %",
             )
-            for row in sorted(found, key=lambda row: -row.batch_s)
+            for row in _of_largest(rows)
         ],
     )
 
 
-def _bounds(costs: Measured) -> str:
-    """Sizes at which counter and leader take too much, by arithmetic from what was measured."""
-    leader_s = costs.result_s_per_batch + costs.entry_bytes * (
-        1 / costs.loads_bytes_per_s + 1 / BETWEEN.bytes_per_s
-    )
+def _of_largest(rows: Sequence[Row]) -> list[Row]:
+    """The largest job by the time of its batches, the longest first."""
+    found = [row for row in rows if row.name == "limits"]
+    found += [row for row in _best(rows) if row.num_nodes == LARGEST]
+    return sorted(found, key=lambda row: -row.batch_s)
+
+
+def _bounds(rows: Sequence[Row]) -> str:
+    """Sizes at which leader and counter take too much, in proportion from the largest job."""
     lines = []
-    for batch_s in (costs.seconds_per_token * WINDOW, 1.0, 0.1, 0.01):
-        per_rank = 2 * min(MOST_STEPS_PER_S, 1 / batch_s)
+    for row in _of_largest(rows):
+        leader = (row.wall_s - row.scored_s) / row.scored_s
+        counter = row.store_busy_share * row.wall_s / row.scored_s
         lines.append(
             (
-                f"{batch_s:.2f} s",
-                f"{_rounded(SHARE * batch_s / leader_s / RANKS_PER_NODE)} nodes",
-                f"{_rounded(1 / (per_rank * costs.store_service_s) / RANKS_PER_NODE)} nodes",
+                f"{row.batch_s:g} s",
+                f"{_rounded(SHARE * row.num_nodes / leader)} nodes",
+                f"{_rounded(row.num_nodes / counter)} nodes",
             )
         )
-    return _table("a batch takes | the leader takes 2 % from | the counter is full at", lines)
+    return _table("a batch takes | the leader adds 2 % from | the counter is full at", lines)
+
+
+def _size_at_the_bar(largest: Row) -> str:
+    tail = (largest.scored_s - largest.ideal_s) / largest.wall_s
+    leader = (largest.wall_s - largest.scored_s) / largest.wall_s
+    num_nodes = (SHARE - tail) / leader * largest.num_nodes
+    return (
+        f"With the measured batches the whole falls below {1 - SHARE} of the ideal at about "
+        f"{_rounded(num_nodes)} nodes: {100 * tail:.2f} % of the time is lost while the last "
+        f"batches are scored, whatever the number of nodes, and {100 * leader:.2f} % to the "
+        f"exchange and the leader at {largest.num_nodes} nodes, in proportion to their number."
+    )
 
 
 def _rounded(value: float) -> int:
