@@ -104,7 +104,7 @@ class Plot:
         )
         if self.bar is not None:
             parts.append(_line("bar", LEFT, self.y(self.bar), right, self.y(self.bar)))
-            parts.append(_text(right - 8, self.y(self.bar) - 6, self.bar_name, anchor="end"))
+            parts.append(_text((LEFT + right) / 2, self.y(self.bar) - 6, self.bar_name))
         return parts
 
     def _line(self, number: int, series: Series) -> list[str]:
