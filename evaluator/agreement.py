@@ -7,9 +7,9 @@ from evaluator.errors import PlanMismatch
 from evaluator.prepare import Text
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.versions import versions
+from evaluator.versions import PACKAGES, versions
 
-FIELDS = ("versions", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan")
+FIELDS = (*PACKAGES, "model", "weights", "data", "tokenizer", "ids", "scoring", "plan")
 """Compared in this order: the first that differs is the cause of what follows."""
 
 
@@ -19,11 +19,11 @@ def identity(text: Text, model_digest: str | None, weights_digest: str) -> dict[
     Args:
         text: What is scored.
         model_digest: Of the files.
-        weights_digest: Of a sample of the weights in memory, which may differ from the files.
+        weights_digest: Of the weights in memory, which may differ from the files.
     """
     facts: dict[str, object] = {
-        # A python of another patch level computes the same.
-        "versions": {name: word for name, word in versions().items() if name != "python"},
+        # Another python computes the same; the result warns of it.
+        **{name: versions()[name] for name in PACKAGES},
         "weights": weights_digest,
         "data": text.corpus.data_digest,
         "tokenizer": text.tokenizer_digest,

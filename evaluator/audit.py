@@ -9,20 +9,24 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from evaluator.contract.audit import Author
 from evaluator.contract.reports import LedgerEntry
 
-Scorer = int | None
-"""A rank, or None for earlier attempts, whose ranks are gone."""
-LEAST_NATS = 1.0
-"""A window with less nll than this is compared as if it had so much."""
+LEAST_NATS = 64.0
+"""A window with less nll than this is compared as if it had so much: where rounding differs at all,
+the errors of few tokens do not cancel."""
+
+Nll = float | None
+"""Of a window, in nats; None where somebody came to no finite number."""
+Reason = Literal["outvoted", "not_repeatable"]
 
 
 class Claim(NamedTuple):
-    """What a scorer says that a window's nll is."""
+    """What the author of a batch says that a window's nll is."""
 
-    scorer: Scorer
+    author: Author
     batch: int
     position: int
     """Of the window in the batch."""
@@ -34,35 +38,40 @@ class Case:
     """A claim and what others say."""
 
     claim: Claim
-    opinions: dict[int, float] = field(default_factory=dict)
-    """The window's nll in nats, by the rank that scored it again."""
+    owner: int | None
+    """The rank that claims it; None for earlier attempts, whose ranks are gone."""
+    tolerance: float
+    opinions: dict[int, Nll] = field(default_factory=dict)
+    """By the rank that scored the window again."""
+
+    @property
+    def said(self) -> dict[int, Nll]:
+        """What ranks of this attempt have said of the window so far."""
+        return self.opinions | ({} if self.owner is None else {self.owner: self.claim.nll_nats})
+
+    def agree(self, one: Nll, other: Nll) -> bool:
+        """Whether two nll of the window are the same but for rounding."""
+        if one is None or other is None:
+            return False
+        return difference(one, other) <= self.tolerance
 
 
 class Wrong(NamedTuple):
-    """A scorer that the majority contradicts."""
+    """Why somebody is wrong about a case."""
 
-    scorer: Scorer
-    case: Case
-    nll_nats: float
-    """By the scorer."""
-    nll_nats_by_others: float
-
-
-class Undecided(Exception):
-    """Opinions differ, and nobody is left to ask."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__(f"window {case.claim.position} of batch {case.claim.batch}")
-        self.case = case
+    reason: Reason
+    nll_nats: Nll
+    """By who is wrong."""
+    nll_nats_by_others: Nll
 
 
 def choose(
-    scorer: Scorer, entries: Iterable[LedgerEntry], *, share: float, least: int, seed: str
+    author: Author, entries: Iterable[LedgerEntry], *, share: float, least: int, seed: str
 ) -> list[Claim]:
-    """A sample of a scorer's windows, the same for the same seed.
+    """A sample of an author's windows, the same for the same seed.
 
     Args:
-        scorer: Who scored them.
+        author: Who scored them.
         entries: All that it scored.
         share: Of its windows, 0 to 1.
         least: Fewest windows, where it has so many.
@@ -72,23 +81,32 @@ def choose(
     ends = list(accumulate(len(entry.nll_nats) for entry in in_order))
     num_windows = ends[-1] if ends else 0
     num = min(num_windows, max(least, math.ceil(share * num_windows)))
+    generator = random.Random(f"{seed}/{author.attempt}/{author.rank}")  # noqa: S311 - must come again
     claims = []
-    for window in sorted(random.Random(seed).sample(range(num_windows), num)):  # noqa: S311 - must come again
+    for window in sorted(generator.sample(range(num_windows), num)):
         index = bisect_right(ends, window)
         entry = in_order[index]
         position = window - ends[index] + len(entry.nll_nats)
-        claims.append(Claim(scorer, entry.batch, position, entry.nll_nats[position]))
+        claims.append(Claim(author, entry.batch, position, entry.nll_nats[position]))
     return claims
 
 
+def lacks_opinion(case: Case, healthy: Collection[int]) -> bool:
+    """Whether too few have looked at it: the claim needs two ranks of this attempt behind it.
+
+    What an earlier attempt says has no weight: the same node may have been wrong then as now.
+    """
+    return len([rank for rank in case.said if rank in healthy]) < 2
+
+
 def assign(
-    cases: Sequence[Case], nodes: Sequence[int], healthy: Collection[int]
+    cases: Sequence[Case], authors: Sequence[Author], healthy: Collection[int]
 ) -> dict[int, list[int]]:
     """Who scores which case next: a healthy rank with no say in it yet, on another node if any.
 
     Args:
         cases: That need an opinion.
-        nodes: Node of each rank.
+        authors: Of this attempt, by rank.
         healthy: Ranks that may be asked.
 
     Returns:
@@ -96,14 +114,17 @@ def assign(
     """
     asked: dict[int, list[int]] = {}
     for index, case in enumerate(cases):
-        heard = {*case.opinions, case.claim.scorer}
-        free = [rank for rank in sorted(healthy) if rank not in heard]
-        known_nodes = {nodes[rank] for rank in heard if rank is not None}
-        elsewhere = [rank for rank in free if nodes[rank] not in known_nodes]
+        free = [rank for rank in sorted(healthy) if rank not in case.said]
+        known = {_node(case.claim.author), *(_node(authors[rank]) for rank in case.said)}
+        elsewhere = [rank for rank in free if _node(authors[rank]) not in known]
         candidates = elsewhere or free
         if candidates:
             asked.setdefault(candidates[index % len(candidates)], []).append(index)
     return asked
+
+
+def _node(author: Author) -> tuple[str, int]:
+    return author.host, author.node_rank
 
 
 def difference(one: float, other: float) -> float:
@@ -111,51 +132,68 @@ def difference(one: float, other: float) -> float:
     return abs(one - other) / max(abs(one), abs(other), LEAST_NATS)
 
 
-def disputed(case: Case, tolerance: float) -> bool:
-    """Whether somebody contradicts the claim."""
-    return any(difference(case.claim.nll_nats, nll) > tolerance for nll in case.opinions.values())
+def is_disputed(case: Case, healthy: Collection[int]) -> bool:
+    """Whether somebody who is not known to be wrong contradicts the claim."""
+    if case.owner is not None and case.owner not in healthy:
+        return False
+    trusted = [nll for rank, nll in case.opinions.items() if rank in healthy]
+    return not all(case.agree(case.claim.nll_nats, nll) for nll in trusted)
 
 
-def judge(cases: Iterable[Case], tolerance: float) -> list[Wrong]:
-    """Scorers that are wrong, each with its first case.
+def judge(case: Case, again: Mapping[int, Nll]) -> dict[int | None, Wrong]:
+    """Who is wrong about a disputed case.
 
-    A disputed case needs three opinions, of which two agree: the third is wrong, be it the one who
-    claimed or one who checked.
+    Args:
+        case: The dispute.
+        again: What each healthy rank came to, when all were asked to score the window (once more).
 
-    Raises:
-        Undecided: No two agree, or only two were to be had.
+    Returns:
+        By rank; None stands for the claim of an earlier attempt. It may be that neither side of
+        the dispute is among them: then it can't be told.
     """
-    wrong: dict[Scorer, Wrong] = {}
-    for case in cases:
-        if not disputed(case, tolerance):
-            continue
-        said: list[tuple[Scorer, float]] = [(case.claim.scorer, case.claim.nll_nats)]
-        said += case.opinions.items()
-        for scorer, nll in said:
-            others = [other for name, other in said if name != scorer]
-            alone = all(difference(nll, other) > tolerance for other in others)
-            agreed = max(others, key=lambda value: _num_like(value, others, tolerance))
-            if alone and _num_like(agreed, others, tolerance) > 1:
-                wrong.setdefault(scorer, Wrong(scorer, case, nll, agreed))
-                break
-        else:
-            raise Undecided(case)
-    return list(wrong.values())
+    said = {rank: nll for rank, nll in case.said.items() if rank in again}
+    voices = {**again, **said}
+    majority = _majority(case, list(voices.values()))
+    wrong: dict[int | None, Wrong] = {}
+    for rank, nll in said.items():
+        if not case.agree(nll, again[rank]):
+            others = majority if majority is not None else _another(case, rank)
+            wrong[rank] = Wrong("not_repeatable", nll, others)
+    if majority is None:
+        return wrong
+    for rank, nll in voices.items():
+        if not case.agree(nll, majority):
+            wrong[rank] = Wrong("outvoted", nll, majority)
+    if case.owner is None and not case.agree(case.claim.nll_nats, majority):
+        wrong[None] = Wrong("outvoted", case.claim.nll_nats, majority)
+    return wrong
 
 
-def _num_like(value: float, values: Iterable[float], tolerance: float) -> int:
-    return sum(difference(value, other) <= tolerance for other in values)
+def _majority(case: Case, voices: Sequence[Nll]) -> Nll:
+    """What more than half, and at least two, agree on."""
+
+    def num_like(nll: Nll) -> int:
+        return sum(case.agree(nll, other) for other in voices)
+
+    best = max(voices, key=num_like)
+    return best if num_like(best) >= 2 and 2 * num_like(best) > len(voices) else None
 
 
-def largest_difference(cases: Iterable[Case], wrong: Mapping[Scorer, object]) -> float:
-    """Over what those who are not wrong say; 0.0 where nothing was compared."""
+def _another(case: Case, rank: int) -> Nll:
+    """What the other side of a dispute says."""
+    others = [nll for name, nll in case.said.items() if name != rank]
+    return others[0] if others else case.claim.nll_nats
+
+
+def largest_difference(cases: Iterable[Case], healthy: Collection[int]) -> float:
+    """Over what counts in the end; 0.0 where nothing was compared."""
     return max(
         (
             difference(case.claim.nll_nats, nll)
             for case in cases
-            if case.claim.scorer not in wrong
+            if case.owner is None or case.owner in healthy
             for rank, nll in case.opinions.items()
-            if rank not in wrong
+            if rank in healthy and nll is not None
         ),
         default=0.0,
     )

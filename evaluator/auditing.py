@@ -1,200 +1,328 @@
 """Carries the audit out: ranks score windows of others again, and the wrong ones are left out."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from evaluator.audit import (
     Case,
-    Scorer,
-    Undecided,
+    Claim,
+    Nll,
     Wrong,
     assign,
     choose,
-    disputed,
+    is_disputed,
     judge,
+    lacks_opinion,
     largest_difference,
 )
-from evaluator.contract.audit import Audit, AuditResult, Suspect
-from evaluator.contract.reports import LedgerEntry
-from evaluator.errors import AuditUndecided
+from evaluator.contract.audit import Audit, AuditResult, Author, Suspect, WindowInDispute
+from evaluator.contract.reports import FinishedEntry, LedgerEntry
+from evaluator.errors import AuditUndecided, LossNotFinite
 from evaluator.ledger import Ledger
 from evaluator.micro_batch import ScoresBatches
 from evaluator.plan import Batch, Plan
 from evaluator.process_group import Peers
-from evaluator.ranks import RankInfo
 
 TOLERANCE_16_BIT = 2e-3
-TOLERANCE_GPU = 1e-6
+TOLERANCE_FLOAT32 = 1e-6
+"""Between different processors, and on GPUs, where a window alone may be rounded otherwise."""
+
+T = TypeVar("T")
 
 
-def tolerance(audit: Audit, dtype: str, device_type: str) -> float:
-    """The asked one, else what equal hardware keeps to: on a CPU in float32, every bit."""
-    if audit.tolerance is not None:
-        return audit.tolerance
-    if dtype != "float32":
-        return TOLERANCE_16_BIT
-    return 0.0 if device_type == "cpu" else TOLERANCE_GPU
-
-
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A rank, as the others know it."""
 
-    node_rank: int
-    host: str
+    author: Author
+    processor: str
+    """Ranks on equal ones compute equal bits in float32."""
+    python: str
+    """Its version; those of what computes are compared before anything is scored."""
+
+
+def member_warnings(members: Sequence[Member]) -> tuple[str, ...]:
+    """What ranks do not have in common, though the run can go on."""
+    warnings = []
+    for name, advice in (
+        ("python", "take one version on all nodes"),
+        ("processor", "the last bits of the figure depend on who scored what"),
+    ):
+        first, *others = ((getattr(member, name), member.author) for member in members)
+        odd = next((other for other in others if other[0] != first[0]), None)
+        if odd is not None:
+            warnings.append(
+                f"{name} differs: {first[0]} on {_name(first[1])}, {odd[0]} on {_name(odd[1])}; "
+                f"{advice}"
+            )
+    return tuple(warnings)
+
+
+class _Work(NamedTuple):
+    """What a rank brings to a look."""
+
+    is_intact: bool
+    num_batches: dict[Author, int]
+    """Since the last look; those of earlier attempts are with rank 0."""
+    claims: list[Claim]
 
 
 @dataclass
 class Auditor:
     """The audit of one run; the same on every rank, but for who scores what."""
 
-    rank: RankInfo
+    rank: int
     peers: Peers
     plan: Plan
     scorer: ScoresBatches
     audit: Audit
-    tolerance: float
+    dtype: str
+    device_type: str
     members: Sequence[Member]
     """By rank."""
+    taken: list[FinishedEntry]
+    """Of earlier attempts, as far as they are trusted."""
+    is_intact: Callable[[], bool]
+    """Whether this rank's weights are still those that it began with."""
+    moves: Callable[[], None]
+    """Called for each window, to tell whoever waits."""
     healthy: set[int] = field(default_factory=set)
-    """Ranks that nobody has contradicted."""
+    """Ranks that are not known to be wrong."""
     suspects: list[Suspect] = field(default_factory=list)
-    num_windows: int = 0
-    largest: float = 0.0
+    _distrusted: set[Author] = field(default_factory=set)
+    _num_batches: dict[Author, int] = field(default_factory=dict)
+    _cases: list[Case] = field(default_factory=list)
+    """Of all looks: who was believed in the last one may be found to be wrong in this one."""
+    _num_exchanges: int = 0
 
     def __post_init__(self) -> None:
-        self.healthy = set(range(self.rank.world_size))
+        self.healthy = set(range(len(self.members)))
 
-    def look(
-        self, ledger: Ledger, new: Sequence[LedgerEntry], taken: Sequence[LedgerEntry]
-    ) -> list[int]:
-        """Check a sample of what was scored; drop all that a wrong scorer has scored.
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is checked at all."""
+        return self.audit.share > 0
 
-        Every rank calls it at the same point.
+    def look(self, ledger: Ledger, new: Sequence[LedgerEntry]) -> list[int]:
+        """Check a sample of what was scored; drop all that a wrong rank has scored.
+
+        Every rank calls it at the same point. Entries of earlier attempts are checked in the first
+        look. Who is found joins `suspects`.
 
         Args:
             ledger: Of this rank.
             new: What this rank has scored since the last look.
-            taken: Entries of earlier attempts, which every rank has; empty after the first look.
 
         Returns:
             Batches to be scored again by healthy ranks; none once all is well.
 
         Raises:
-            AuditUndecided: Ranks contradict each other, and there is no majority.
+            AuditUndecided: Ranks contradict each other, and nothing says who is wrong.
         """
-        if self.audit.share == 0 or (self.rank.world_size == 1 and not taken):
+        if not self.is_on:
             return []
-        cases = self._open_cases(new, taken)
-        self._ask(cases)
-        open_cases = [case for case in cases if disputed(case, self.tolerance)]
-        self._ask(open_cases)
-        wrong = {each.scorer: each for each in self._judge(cases)}
-        self.num_windows += sum(bool(case.opinions) for case in cases)
-        self.largest = max(self.largest, largest_difference(cases, wrong))
-        return self._drop(ledger, wrong, taken)
+        works = self._exchange(self._work(new))
+        found: list[Suspect] = [
+            self._suspect(self.members[rank].author, "weights_changed", None)
+            for rank in sorted(self.healthy)
+            if not works[rank].is_intact
+        ]
+        self._distrust(found)
+        for work in works:
+            self._cases += map(self._open, work.claims)
+            for author, num in work.num_batches.items():
+                self._num_batches[author] = self._num_batches.get(author, 0) + num
+        found += self._settle()
+        return self._drop(ledger, found) if found else []
 
-    def _open_cases(self, new: Sequence[LedgerEntry], taken: Sequence[LedgerEntry]) -> list[Case]:
-        scorers: list[tuple[Scorer, Sequence[LedgerEntry]]] = [(self.rank.rank, new)]
-        if self.rank.rank == 0:
-            scorers.append((None, taken))
+    def _work(self, new: Sequence[LedgerEntry]) -> _Work:
+        by_author: dict[Author, list[LedgerEntry]] = {}
+        if new:
+            by_author[self.members[self.rank].author] = list(new)
+        if self.rank == 0 and self._num_exchanges == 0:
+            for finished in self.taken:
+                by_author.setdefault(finished.author, []).append(finished.entry)
         claims = [
             claim
-            for scorer, entries in scorers
+            for author, entries in by_author.items()
             for claim in choose(
-                scorer,
+                author,
                 entries,
                 share=self.audit.share,
                 least=self.audit.windows_per_rank,
-                seed=f"{self.plan.facts.digest}/{len(self.suspects)}",
+                seed=f"{self.plan.facts.digest}/{self._num_exchanges}",
             )
         ]
-        return [Case(claim) for part in self.peers.all_gather(claims) for claim in part]
+        sizes = {author: len(entries) for author, entries in by_author.items()}
+        return _Work(self.is_intact(), sizes, claims)
 
-    def _ask(self, cases: Sequence[Case]) -> None:
-        """Have each case scored by one more rank, where there is one."""
-        nodes = [member.node_rank for member in self.members]
-        asked = assign(cases, nodes, self.healthy)
-        mine = {index: self._score(cases[index]) for index in asked.get(self.rank.rank, [])}
-        for rank, opinions in enumerate(self.peers.all_gather(mine)):
+    def _exchange(self, value: T) -> list[T]:
+        """Values of all ranks; nobody is inside a collective while others still score."""
+        self._num_exchanges += 1
+        self.peers.wait_for_all(f"audit/{self._num_exchanges}")
+        return self.peers.all_gather(value)
+
+    def _open(self, claim: Claim) -> Case:
+        owner = self._rank_of(claim.author)
+        hosts = {member.author.host for member in self.members}
+        alike = self._alike and (owner is not None or claim.author.host in hosts)
+        return Case(claim, owner, self._tolerance(alike=alike))
+
+    def _rank_of(self, author: Author) -> int | None:
+        mine = self.members[self.rank].author
+        return author.rank if author.attempt == mine.attempt else None
+
+    @property
+    def _alike(self) -> bool:
+        return len({member.processor for member in self.members}) == 1
+
+    def _tolerance(self, *, alike: bool) -> float:
+        if self.audit.tolerance is not None:
+            return self.audit.tolerance
+        if self.dtype != "float32":
+            return TOLERANCE_16_BIT
+        return 0.0 if alike and self.device_type == "cpu" else TOLERANCE_FLOAT32
+
+    def _lacks(self, case: Case) -> bool:
+        return case.claim.author not in self._distrusted and lacks_opinion(case, self.healthy)
+
+    def _settle(self) -> list[Suspect]:
+        """Have cases scored by others until nobody who is trusted contradicts a claim."""
+        found: list[Suspect] = []
+        while True:
+            while self._ask([case for case in self._cases if self._lacks(case)]):
+                pass
+            disputes = (case for case in self._cases if self._is_disputed(case))
+            dispute = next(disputes, None)
+            if dispute is None:
+                return found
+            suspects = self._hear(dispute)
+            self._distrust(suspects)
+            found += suspects
+
+    def _is_disputed(self, case: Case) -> bool:
+        return case.claim.author not in self._distrusted and is_disputed(case, self.healthy)
+
+    def _ask(self, cases: Sequence[Case]) -> bool:
+        """Have each case scored by one more rank; answers whether there was one to ask."""
+        authors = [member.author for member in self.members]
+        # One opinion against an earlier attempt could only end undecided.
+        asked = assign(cases, authors, self.healthy) if len(self.healthy) > 1 else {}
+        if not asked:
+            return False
+        mine = {index: self._score(cases[index]) for index in asked.get(self.rank, [])}
+        for rank, opinions in enumerate(self._exchange(mine)):
             for index, nll_nats in opinions.items():
                 cases[index].opinions[rank] = nll_nats
+        return True
 
-    def _score(self, case: Case) -> float:
+    def _score(self, case: Case) -> Nll:
         batch = self.plan.batches[case.claim.batch]
         alone = Batch(batch.index, (batch.windows[case.claim.position],))
-        (nll_S,) = self.scorer.score(alone)
+        try:
+            (nll_S,) = self.scorer.score(alone)
+        except LossNotFinite:
+            return None
+        self.moves()
         return math.fsum(nll_S.tolist())
 
-    def _judge(self, cases: Sequence[Case]) -> list[Wrong]:
-        try:
-            return judge(cases, self.tolerance)
-        except Undecided as error:
-            case = error.case
-            window = self.plan.batches[case.claim.batch].windows[case.claim.position]
-            said = {self._name(case.claim.scorer): case.claim.nll_nats}
-            said |= {self._name(rank): nll for rank, nll in case.opinions.items()}
-            words = ", ".join(f"{name} says {nll!r}" for name, nll in said.items())
-            msg = (
-                f"document {window.document}, window that scores from token {window.score_begin} "
-                f"on: {words} nats, and no majority of ranks says who is wrong; check the memory "
-                f"of these machines, or run with three ranks or more"
-            )
-            raise AuditUndecided(msg) from error
+    def _hear(self, case: Case) -> list[Suspect]:
+        """Have a disputed window scored by all, and name who is wrong."""
+        mine = self._score(case) if self.rank in self.healthy else None
+        answers = self._exchange(mine)
+        wrong = judge(case, {rank: answers[rank] for rank in sorted(self.healthy)})
+        parties = {case.owner, *case.opinions}
+        if not parties & wrong.keys():
+            raise AuditUndecided(self._why_undecided(case))
+        return [self._accuse(case, rank, why) for rank, why in wrong.items()]
 
-    def _name(self, scorer: Scorer) -> str:
-        if scorer is None:
-            return "an earlier attempt"
-        member = self.members[scorer]
-        return f"rank {scorer} (node {member.node_rank}, {member.host})"
+    def _accuse(self, case: Case, rank: int | None, why: Wrong) -> Suspect:
+        window = self.plan.batches[case.claim.batch].windows[case.claim.position]
+        author = case.claim.author if rank is None else self.members[rank].author
+        dispute = WindowInDispute(
+            document=window.document,
+            begin=window.score_begin,
+            nll_nats=why.nll_nats,
+            nll_nats_by_others=why.nll_nats_by_others,
+        )
+        return self._suspect(author, why.reason, dispute)
 
-    def _drop(
-        self, ledger: Ledger, wrong: Mapping[Scorer, Wrong], taken: Sequence[LedgerEntry]
-    ) -> list[int]:
-        if not wrong:
-            return []
-        own = [entry.batch for entry in ledger.added] if self.rank.rank in wrong else []
-        by_rank = self.peers.all_gather(own)
-        dropped: dict[Scorer, list[int]] = {
-            rank: by_rank[rank] for rank in wrong if rank is not None
+    def _suspect(self, author: Author, reason: str, window: WindowInDispute | None) -> Suspect:
+        return Suspect.model_validate(
+            {"author": author, "reason": reason, "window": window, "num_batches": 0}
+        )
+
+    def _distrust(self, suspects: Sequence[Suspect]) -> None:
+        self._distrusted |= {suspect.author for suspect in suspects}
+        self.healthy -= {self._rank_of(suspect.author) for suspect in suspects} - {None}
+
+    def _why_undecided(self, case: Case) -> str:
+        window = self.plan.batches[case.claim.batch].windows[case.claim.position]
+        said: Mapping[str, Nll] = {
+            _name(case.claim.author): case.claim.nll_nats,
+            **{_name(self.members[rank].author): nll for rank, nll in case.opinions.items()},
         }
-        if None in wrong:
-            dropped[None] = [entry.batch for entry in taken]
-        for scorer, batches in dropped.items():
-            self.suspects.append(self._suspect(wrong[scorer], len(batches)))
-        self.healthy -= {scorer for scorer in wrong if scorer is not None}
-        again = sorted(batch for batches in dropped.values() for batch in batches)
+        words = ", ".join(f"{name} says {nll!r}" for name, nll in said.items())
+        return (
+            f"document {window.document}, window that scores from token {window.score_begin} on: "
+            f"{words} nats. Both sides repeat their number with unchanged weights, and no majority "
+            f"of ranks decides; check these machines, or run with three ranks or more"
+        )
+
+    def _drop(self, ledger: Ledger, found: Sequence[Suspect]) -> list[int]:
+        """Forget all that suspects have scored; answers every batch that is then missing."""
+        by_rank = self._exchange([entry.batch for entry in ledger.added])
+        sizes = {member.author: len(by_rank[rank]) for rank, member in enumerate(self.members)}
+        for finished in self.taken:
+            sizes[finished.author] = sizes.get(finished.author, 0) + 1
+        self.suspects += [
+            suspect.model_copy(update={"num_batches": sizes[suspect.author]}) for suspect in found
+        ]
+        self.taken = [each for each in self.taken if each.author not in self._distrusted]
+        kept = {each.entry.batch for each in self.taken}
+        kept.update(batch for rank in self.healthy for batch in by_rank[rank])
+        again = [batch.index for batch in self.plan.batches if batch.index not in kept]
         ledger.drop(again)
         return again
 
-    def _suspect(self, wrong: Wrong, num_batches: int) -> Suspect:
-        claim = wrong.case.claim
-        window = self.plan.batches[claim.batch].windows[claim.position]
-        member = None if wrong.scorer is None else self.members[wrong.scorer]
-        return Suspect(
-            rank=wrong.scorer,
-            node_rank=member.node_rank if member else None,
-            host=member.host if member else None,
-            document=window.document,
-            begin=window.score_begin,
-            nll_nats=wrong.nll_nats,
-            nll_nats_by_others=wrong.nll_nats_by_others,
-            num_batches=num_batches,
-        )
+    def check_somebody_is_left(self) -> None:
+        """Raise where nobody can score again what was dropped.
+
+        Raises:
+            AuditUndecided: All ranks are wrong; it names the last one.
+        """
+        if not self.healthy:
+            last = self.suspects[-1]
+            msg = (
+                f"{_name(last.author)} is wrong ({last.reason.replace('_', ' ')}), and no other "
+                f"rank is left to score its batches again; check the memory of this machine"
+            )
+            raise AuditUndecided(msg)
 
     @property
     def result(self) -> AuditResult:
         """What it came to."""
+        num_windows = sum(bool(case.opinions) for case in self._cases)
+        trusted = [case for case in self._cases if case.claim.author not in self._distrusted]
+        unchecked = {case.claim.author for case in self._cases if self._lacks(case)}
+        num_unchecked = sum(self._num_batches[author] for author in unchecked)
         return AuditResult(
-            num_windows=self.num_windows,
-            tolerance=self.tolerance,
-            largest_difference=self.largest,
+            num_windows=num_windows,
+            num_unchecked_batches=num_unchecked if self.is_on else len(self.plan.batches),
+            tolerance=self._tolerance(alike=self._alike),
+            largest_difference=largest_difference(trusted, self.healthy),
             quarantined=tuple(self.suspects),
-            why_none=None if self.num_windows else self._why_none(),
+            why_none=None if num_windows else self._why_none(),
         )
 
     def _why_none(self) -> str:
-        if self.audit.share == 0:
+        if not self.is_on:
             return "audit.share is 0"
         return "there is one rank: nobody else could score a window again"
+
+
+def _name(author: Author) -> str:
+    return (
+        f"rank {author.rank} of attempt {author.attempt} (node {author.node_rank}, {author.host})"
+    )

@@ -1,7 +1,7 @@
 """The nll by how much a token had before it: sums over powers of two of the context.
 
-A token's context is the number of inputs before it in its window, itself not counted: 1, 2-3, 4-7,
-8-15, ... Bucket b holds contexts 2**b to 2**(b+1) - 1. Where a window begins to help shows here.
+A token's context is the number of inputs before it in its window: 1, 2-3, 4-7, 8-15, ... Bucket b
+holds contexts 2**b to 2**(b+1) - 1. Where a window begins to help shows here.
 """
 
 import math
@@ -11,25 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.contract.reports import ContextNll, LedgerEntry
-from evaluator.plan import Plan
-from evaluator.windows import Window
+from evaluator.plan import Batch, Plan
 
 
-def sum_contexts(
-    windows: Sequence[Window], nll_by_window: Sequence[NDArray[np.float64]]
-) -> tuple[float, ...]:
+def sum_contexts(batch: Batch, nll_by_window: Sequence[NDArray[np.float64]]) -> tuple[float, ...]:
     """Exactly rounded sum of the nll in each bucket.
 
     Args:
-        windows: Of one batch, of equal input length.
+        batch: Its windows have equal input length.
         nll_by_window: Of the scored tokens of each window, in nats.
 
     Returns:
-        A sum for each bucket up to that of the last input; 0.0 where no token was scored.
+        A sum for each of `batch.num_context_buckets`; 0.0 where no token was scored.
     """
-    edges = [1 << bucket for bucket in range(windows[0].num_inputs.bit_length() + 1)]
+    edges = [1 << bucket for bucket in range(batch.num_context_buckets + 1)]
     parts: list[list[float]] = [[] for _ in edges[1:]]
-    for window, nll_S in zip(windows, nll_by_window, strict=True):
+    for window, nll_S in zip(batch.windows, nll_by_window, strict=True):
         first = window.first_scored_input + 1
         for part, low, high in zip(parts, edges, edges[1:], strict=False):
             part.extend(nll_S[max(0, low - first) : max(0, high - first)].tolist())

@@ -1,7 +1,9 @@
 """The device, number type, threads and seeds of a rank."""
 
 import os
+import platform
 import random
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,6 +13,9 @@ from evaluator.errors import DeviceUnavailable
 
 SEED = 0
 """Nothing random decides a figure; a fixed seed keeps it so whatever a model does."""
+
+_MODEL_LINES = ("model name", "CPU implementer", "CPU part")
+"""Of /proc/cpuinfo."""
 
 DTYPES = {
     "float32": torch.float32,
@@ -51,6 +56,15 @@ def settle(num_threads: int) -> None:
     random.seed(SEED)
     np.random.seed(SEED)
     torch.manual_seed(SEED)
+
+
+def processor() -> str:
+    """Kind of the CPU; equal ones round alike."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    # x86 names the model, ARM numbers it.
+    words = [line.partition(":")[2].strip() for line in lines if line.startswith(_MODEL_LINES)]
+    return " ".join([platform.machine(), *dict.fromkeys(words)])
 
 
 def peak_allocated_bytes() -> int:

@@ -175,7 +175,7 @@ class Stalled(EvaluatorError):
 
 
 class AuditUndecided(EvaluatorError):
-    """Ranks contradict each other, and no majority says who is wrong."""
+    """Ranks contradict each other and nothing says who is wrong, or all of them are."""
 
     reason = FailureReason.AUDIT_UNDECIDED
 

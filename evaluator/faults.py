@@ -11,9 +11,9 @@ from evaluator.score import Scorer, TokenNll
 
 VARIABLE = "ASSAY_TEST_FAULT"
 """`<rank>:<kind>`, such as `1:scale`."""
-Kind = Literal["flip", "scale", "stale"]
-EXPONENT_BIT = 1 << 24
-"""Of a float32: a factor of 4, or of 1/4."""
+Kind = Literal["flip", "overflow", "scale", "stale"]
+FLIPPED_BITS: dict[Kind, int] = {"flip": 1 << 24, "overflow": 1 << 30}
+"""Of a float32's exponent: a factor of 4 or 1/4, and one that makes the loss no number."""
 
 
 class FaultyScorer:
@@ -43,9 +43,9 @@ def with_fault(
     if owner != str(rank):
         return scorer
     (kind,) = (kind for kind in get_args(Kind) if kind == word)
-    if kind != "flip":
+    if kind in ("scale", "stale"):
         return FaultyScorer(scorer, kind)
     # The scale of a norm: every token sees it.
     weight = next(weight for weight in model.parameters() if weight.ndim == 1)
-    weight.data[:1].view(torch.int32).bitwise_xor_(EXPONENT_BIT)
+    weight.data[:1].view(torch.int32).bitwise_xor_(FLIPPED_BITS[kind])
     return scorer

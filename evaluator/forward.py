@@ -106,19 +106,18 @@ def cut_model(model: Any, num_rows: int) -> Cut:
         ModelUnsupported: Later tokens change earlier logits, or no cut gives the model's logits.
     """
     ids_1T = (torch.arange(PROBE_TOKENS, device=model.device) % num_rows)[None]
-    _check_causal(model, ids_1T)
     own_TV = model(input_ids=ids_1T, use_cache=False).logits[0]
+    _check_causal(model, ids_1T, own_TV)
     body = model.base_model
     if body is not model:
-        linear = Forward(body, LinearHead(model))
         answer = body(input_ids=ids_1T, use_cache=False)
-        width = answer.last_hidden_state.shape[-1]
-        if width == model.get_output_embeddings().weight.shape[-1] and _agrees(
-            linear, ids_1T, own_TV
-        ):
+        hidden_TD = answer.last_hidden_state[0]
+        linear = Forward(body, LinearHead(model))
+        fits = hidden_TD.shape[-1] == model.get_output_embeddings().weight.shape[-1]
+        if fits and _agrees(linear.head, hidden_TD, own_TV):
             return Cut(linear)
         own = Forward(body, OwnHead(model, type(answer)))
-        if _agrees(own, ids_1T, own_TV):
+        if _agrees(own.head, hidden_TD, own_TV):
             note = (
                 f"{type(model).__name__} changes its logits after the head; its own code was used"
             )
@@ -127,17 +126,17 @@ def cut_model(model: Any, num_rows: int) -> Cut:
     raise ModelUnsupported(msg)
 
 
-def _agrees(forward: Forward, ids_1T: Tensor, own_TV: Tensor) -> bool:
-    logits_TV = forward.head(forward.hidden(ids_1T)[0])
+def _agrees(head: HeadPath, hidden_TD: Tensor, own_TV: Tensor) -> bool:
+    logits_TV = head(hidden_TD)
     # NaN is told later, with its place; here it must not pass for another head.
     return bool(torch.equal(logits_TV.nan_to_num(), own_TV.nan_to_num()))
 
 
-def _check_causal(model: Any, ids_1T: Tensor) -> None:
+def _check_causal(model: Any, ids_1T: Tensor, own_TV: Tensor) -> None:
     half = PROBE_TOKENS // 2
     changed_1T = ids_1T.clone()
     changed_1T[0, half:] = ids_1T[0, :half]
-    before_TV = model(input_ids=ids_1T, use_cache=False).logits[0, :half].float()
+    before_TV = own_TV[:half].float()
     after_TV = model(input_ids=changed_1T, use_cache=False).logits[0, :half].float()
     change = (before_TV - after_TV).abs().mean().item()
     if change > NOT_CAUSAL_SHARE[model.dtype] * before_TV.abs().mean().item():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from evaluator.contract.reports import LedgerEntry
+from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import PlanMismatch, ResultInvalid
 from evaluator.plan import Plan
 
@@ -46,10 +46,6 @@ class Ledger:
         self._entries = {index: e for index, e in self._entries.items() if index not in gone}
         self.added = [entry for entry in self.added if entry.batch not in gone]
 
-    def has(self, entry: LedgerEntry) -> bool:
-        """Whether this very entry is there."""
-        return self._entries.get(entry.batch) == entry
-
     def take_unreported(self) -> tuple[LedgerEntry, ...]:
         """What was added since the last call."""
         entries = tuple(self._unreported)
@@ -78,22 +74,33 @@ class Ledger:
             raise ResultInvalid(msg)
 
 
-def read_finished(path: Path) -> list[LedgerEntry]:
+def read_finished(path: Path, attempt: int) -> list[FinishedEntry]:
     """Entries of earlier attempts, one JSON object a line.
 
+    Args:
+        path: Of the file.
+        attempt: The current one.
+
     Raises:
-        PlanMismatch: The file is not there, or a line is no entry.
+        PlanMismatch: The file is not there, or a line is no entry of an earlier attempt.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         msg = f"the finished batches in {path} can't be read: {error}"
         raise PlanMismatch(msg) from error
-    entries = []
+    finished = []
     for number, line in enumerate(lines, 1):
         try:
-            entries.append(LedgerEntry.model_validate_json(line))
+            finished.append(FinishedEntry.model_validate_json(line))
         except ValidationError as error:
-            msg = f"line {number} of {path} is no ledger entry: {error.errors()[0]['msg']}"
+            msg = f"line {number} of {path} is no finished batch: {error.errors()[0]['msg']}"
             raise PlanMismatch(msg) from error
-    return entries
+        author = finished[-1].author
+        if author.attempt >= attempt:
+            msg = (
+                f"line {number} of {path} is of attempt {author.attempt}, which is no earlier one: "
+                f"this is attempt {attempt}; give the spec a higher `attempt`"
+            )
+            raise PlanMismatch(msg)
+    return finished

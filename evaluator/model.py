@@ -160,19 +160,29 @@ def _refuse_missing(folder: Path, missing: set[str]) -> None:
         raise WeightsInvalid(msg)
 
 
-SAMPLED_VALUES = 16
-"""Of each tensor. Reading all of a large model would take as long as loading it."""
-
-
 def digest_weights(model: Any) -> str:
-    """Digest of a sample of each tensor, as it is in memory."""
-    digest = hashlib.sha256(b"assay-weights-1\0")
+    """Digest of the weights as they are in memory, which any single flipped bit changes.
+
+    Of each tensor's bytes it takes the sum, which reads 20 GB a second on one core: less than a
+    tenth of the forward of one window. It tells copies apart that should be equal; it is no proof
+    against forgery.
+    """
+    digest = hashlib.sha256(b"assay-weights-2\0")
     for name, tensor in model.state_dict().items():
-        flat = tensor.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // SAMPLED_VALUES)].cpu().contiguous()
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
-        digest.update(sample.view(torch.uint8).numpy().tobytes())
+        digest.update(_sum_bytes(tensor).to_bytes(8, "little"))
     return f"sha256:{digest.hexdigest()}"
+
+
+def _sum_bytes(tensor: torch.Tensor) -> int:
+    """Sum of a tensor's bytes, eight at a time, modulo 2^64."""
+    bytes_N = tensor.detach().reshape(-1).view(torch.uint8)
+    if bytes_N.storage_offset() % 8:
+        bytes_N = bytes_N.clone()
+    num_whole = len(bytes_N) // 8 * 8
+    words_N = bytes_N[:num_whole].view(torch.int64)
+    rest_N = bytes_N[num_whole:]
+    return int(words_N.sum().item() + rest_N.sum(dtype=torch.int64).item()) % 2**64
 
 
 def first_line(error: BaseException) -> str:

@@ -12,9 +12,7 @@ from typing import Literal, NamedTuple
 
 from evaluator.contract.blocks import blocks_of, windows_per_block
 from evaluator.contract.reports import Perplexity
-
-NORMAL_97_5 = 1.959963984540054
-"""97.5 % quantile of the standard normal distribution."""
+from evaluator.contract.student_t import student_t_97_5
 
 WORD_RULE = (
     r"pieces of the text, as it was before detokenising, split at runs of white space (\s+); "
@@ -73,7 +71,7 @@ def measure(windows: Sequence[ScoredWindow], size: TextSize) -> Perplexity:
     return Perplexity(
         token_perplexity=value,
         token_perplexity_standard_error=_scaled(value, error),
-        token_perplexity_interval_95=_interval_95(mean, error),
+        token_perplexity_interval_95=_interval_95(mean, error, len(clusters)),
         mean_nll_nats=mean,
         mean_nll_standard_error=error,
         standard_error_clusters=unit,
@@ -171,9 +169,9 @@ def _scaled(value: float | None, error: float | None) -> float | None:
     return scaled if math.isfinite(scaled) else None
 
 
-def _interval_95(mean: float, error: float | None) -> tuple[float, float] | None:
+def _interval_95(mean: float, error: float | None, num_clusters: int) -> tuple[float, float] | None:
     if error is None:
         return None
-    low = exp_or_none(mean - NORMAL_97_5 * error)
-    high = exp_or_none(mean + NORMAL_97_5 * error)
+    reach = student_t_97_5(num_clusters - 1) * error
+    low, high = exp_or_none(mean - reach), exp_or_none(mean + reach)
     return None if low is None or high is None else (low, high)

@@ -60,11 +60,13 @@ class Peers:
         store: dist.Store,
         *,
         recorder: Recorder | None = None,
+        while_waiting: Callable[[], None] = lambda: None,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rank = rank
         self._store = store
+        self._while_waiting = while_waiting
         self._stall_timeout_s = stall_timeout_s
         self._look_every = timedelta(seconds=stall_timeout_s / LOOKS_PER_STALL)
         self._monotonic = monotonic
@@ -119,6 +121,7 @@ class Peers:
             try:
                 self._store.wait([key], self._look_every)
             except dist.DistStoreError:
+                self._while_waiting()
                 now = self._store.add("steps", 0)
                 if now != moved:
                     moved, since = now, self._monotonic()
@@ -222,8 +225,16 @@ class Peers:
         self._store.add("steps", 1)
 
 
-def connect(rank: RankInfo, spec: LaunchSpec, recorder: Recorder) -> Peers:
+def connect(
+    rank: RankInfo, spec: LaunchSpec, recorder: Recorder, while_waiting: Callable[[], None]
+) -> Peers:
     """Reach the store.
+
+    Args:
+        rank: This one.
+        spec: Of the launch.
+        recorder: Of this rank; the others see its newest step.
+        while_waiting: Called now and then while this rank waits for others, which may take long.
 
     Raises:
         Communication: It can't be reached.
@@ -232,7 +243,8 @@ def connect(rank: RankInfo, spec: LaunchSpec, recorder: Recorder) -> Peers:
     # ended, and would read their addresses.
     prefix = f"assay/{spec.job_id}/{spec.attempt}/{rank.restart}"
     try:
-        return Peers(rank, dist.PrefixStore(prefix, _store(rank)), recorder=recorder)
+        store = dist.PrefixStore(prefix, _store(rank))
+        return Peers(rank, store, recorder=recorder, while_waiting=while_waiting)
     except (dist.DistError, ValueError) as error:
         msg = f"rank {rank.rank} can't reach the rendezvous store: {error}"
         raise Communication(msg) from error

@@ -1,27 +1,14 @@
-"""From all ranks' ledger entries to the result; for rank 0."""
+"""From all ranks' ledger entries to one ledger, and what is odd about the figure; for rank 0."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from evaluator.contract.audit import AuditResult
-from evaluator.contract.launch import LaunchSpec
-from evaluator.contract.reports import (
-    ContextNll,
-    LedgerEntry,
-    PackedTraffic,
-    Perplexity,
-    RankTiming,
-    Result,
-    Traffic,
-)
+from evaluator.contract.reports import LedgerEntry, Perplexity, RankTiming
 from evaluator.errors import ResultInvalid
 from evaluator.ledger import Ledger
 from evaluator.perplexity import ScoredWindow
 from evaluator.plan import Plan
-from evaluator.prepare import Text
-from evaluator.versions import versions
 
 
 def join_ledgers(
@@ -51,6 +38,11 @@ def join_ledgers(
         )
         raise ResultInvalid(msg)
     return ledger
+
+
+def relative_error(value: float, exact: float) -> float:
+    """Relative to the exact value; of an exact 0 the value itself."""
+    return abs(value - exact) / (abs(exact) or 1.0)
 
 
 def scored_windows(ledger: Ledger, plan: Plan) -> list[ScoredWindow]:
@@ -98,54 +90,4 @@ def memory_warnings(timings: Sequence[RankTiming], device: torch.device) -> tupl
         f"{num_split} forwards ran out of memory and were scored in smaller parts: on a "
         f"{device.type} device that may change the last bits; a smaller scoring.batch_tokens "
         f"leaves every batch whole",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Circumstances:
-    """Under which the figure came about."""
-
-    model_digest: str
-    windows_digest: str
-    tokens_digest: str | None
-    nll_by_context: tuple[ContextNll, ...]
-    device: str
-    world_size: int
-    num_batches_resumed: int
-    audit: AuditResult
-    sync_error: float
-    traffic: Traffic
-    packed: PackedTraffic | None
-    wall_s: float
-    warnings: tuple[str, ...]
-
-
-def make_result(
-    value: Perplexity, text: Text, spec: LaunchSpec, seq: int, circumstances: Circumstances
-) -> Result:
-    """The report that ends a run."""
-    return Result(
-        rank=0,
-        seq=seq,
-        perplexity=value,
-        nll_by_context=circumstances.nll_by_context,
-        scoring=text.convention.used,
-        plan=text.plan.facts,
-        model_digest=circumstances.model_digest,
-        data_digest=text.corpus.data_digest,
-        windows_digest=circumstances.windows_digest,
-        tokens_digest=circumstances.tokens_digest,
-        tokenizer_digest=text.tokenizer_digest,
-        device=circumstances.device,
-        dtype=spec.launch.dtype,
-        threads_per_rank=spec.launch.threads_per_rank,
-        world_size=circumstances.world_size,
-        num_batches_resumed=circumstances.num_batches_resumed,
-        audit=circumstances.audit,
-        sync_error=circumstances.sync_error,
-        traffic=circumstances.traffic,
-        packed=circumstances.packed,
-        wall_s=circumstances.wall_s,
-        versions=versions(),
-        warnings=circumstances.warnings,
     )

@@ -103,5 +103,5 @@ class Share:
             nll_squares=sums.nll_squares,
             num_scored=batch.num_scored,
             round=round_,
-            nll_by_context=sum_contexts(batch.windows, nll_by_window),
+            nll_by_context=sum_contexts(batch, nll_by_window),
         )

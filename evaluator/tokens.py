@@ -94,15 +94,18 @@ def adds_bos(tokenizer: Any) -> bool:
 def digest_tokenizer(tokenizer: Any) -> str:
     """Digest of everything that decides which ids a text gets."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        content = json.loads(backend.to_str())
-        # State of the last call, not of the tokenizer.
-        for state in ("truncation", "padding"):
-            content.pop(state, None)
-    else:
-        content = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
-    canonical = json.dumps(content, sort_keys=True, ensure_ascii=True)
-    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+    if backend is None:
+        facts = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+        return _sha256(json.dumps(facts, sort_keys=True))
+    # Left by the last call, no part of the tokenizer; each call sets them anew.
+    backend.no_truncation()
+    backend.no_padding()
+    # From its state in memory, always in one order, so equal tokenizers give equal words.
+    return _sha256(backend.to_str())
+
+
+def _sha256(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def count_words(text: str) -> int:

@@ -118,15 +118,19 @@ def read_records(run_dir: Path, result: Result) -> list[WindowRecord]:
 
 
 class Reference:
-    """A model and its tokenizer, used in the plainest way."""
+    """A model and its tokenizer, used in the plainest way.
 
-    def __init__(self, spec: LaunchSpec, device: str) -> None:
+    Raises:
+        VerifyError: They are not those of the result.
+    """
+
+    def __init__(self, spec: LaunchSpec, device: str, result: Result) -> None:
         # Take seconds, which a wrong command line should not cost.
         import torch
         import transformers
 
         from evaluator.device import DTYPES
-        from evaluator.model import silence_libraries
+        from evaluator.model import load_tokenizer, silence_libraries
         from evaluator.model_files import find_model
         from evaluator.tokens import digest_tokenizer
 
@@ -136,12 +140,12 @@ class Reference:
         cache_dir = Path(spec.cache_dir) if spec.cache_dir else Path.home() / ".cache" / "assay"
         files = find_model(spec.model, cache_dir)
         folder = files.folder
-        self.model_digest = files.digest()
+        # Before they are loaded: files that have changed may be broken as well.
+        check_same(result, {"model": files.digest()})
+        self._tokenizer: Any = load_tokenizer(folder)
+        check_same(result, {"tokenizer": digest_tokenizer(self._tokenizer)})
         self._torch = torch
         self._device = device
-        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=DTYPES[spec.launch.dtype],
@@ -150,7 +154,6 @@ class Reference:
             use_safetensors=True,
         )
         self._model = model.eval().to(device)
-        self.tokenizer_digest = digest_tokenizer(self._tokenizer)
 
     def encode(self, text: str, *, parse: bool) -> list[int]:
         """Token ids without any that the tokenizer adds by itself."""
@@ -240,8 +243,7 @@ def verify(spec: LaunchSpec, run_dir: Path, *, num_windows: int, seed: int, devi
     used = result.scoring
     texts = read_texts(spec, used, {each.document for each in sample})
     check_same(result, {"data": texts.digest})
-    reference = Reference(spec, device)
-    check_same(result, {"model": reference.model_digest, "tokenizer": reference.tokenizer_digest})
+    reference = Reference(spec, device, result)
     checks: list[WindowCheck] = []
     for index, text in texts.by_index.items():
         ids = reference.encode(text, parse=used.special_tokens == "parse")

@@ -4,8 +4,9 @@ It imports what every run imports, waits in its working directory for one order,
 and stands to them as torchrun's agent does: it holds their store, ends the others when one fails,
 and prints the same summary. It serves one job and ends, so nothing of a job reaches another.
 
-A fork copies the calling thread alone, so there must be no other: nothing is computed here, and the
-store's thread starts after the forks.
+A fork copies the calling thread alone. So nothing is computed before it, which would start torch's
+threads, and the store, which has one, begins after it. (Libraries start idle threads of their own
+at import, such as OpenBLAS's, and see to their forks themselves.)
 """
 
 import importlib

@@ -90,7 +90,10 @@ class ShareView(View):
 
 
 class FindingView(View):
-    """A batch that was scored twice, with different numbers; the first ones count."""
+    """A batch that was scored twice, with different numbers.
+
+    Those of the later attempt count, and of one attempt the first ones.
+    """
 
     batch: Number
     first_attempt: Number | None = None

@@ -133,6 +133,10 @@ class Client:
         """Return a job."""
         return self._document("GET", _path(job_id))
 
+    def nodes(self, job_id: str) -> Document:
+        """Return how even its ranks are."""
+        return self._document("GET", _path(job_id, "nodes"))
+
     def jobs(self, params: Params) -> Document:
         """Return one page of the list of jobs."""
         return self._document("GET", "/v1/jobs", params=params)

@@ -1,4 +1,4 @@
-"""`assay show`, `list`, `cancel` and `retry`."""
+"""`assay show`, `nodes`, `list`, `cancel` and `retry`."""
 
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from app.cli.options import (
     write_json,
 )
 from app.cli.render import print_job, print_list, state_text
+from app.cli.render_nodes import print_nodes
 from app.cli.watch import watch_to_end
 from evaluator.contract.states import JobState
 
@@ -31,6 +32,18 @@ def show(
         write_json(document.text)
     else:
         print_job(make_console(), document.data)
+
+
+def nodes(
+    job: JobArgument, server: ServerOption = DEFAULT_SERVER, as_json: JsonOption = False
+) -> None:
+    """Show how even the ranks of a job are, which is the slowest, and why."""
+    with Client(server) as client:
+        document = client.nodes(job)
+    if as_json:
+        write_json(document.text)
+    else:
+        print_nodes(make_console(), document.data)
 
 
 def list_jobs(

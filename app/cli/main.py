@@ -11,7 +11,7 @@ import typer
 from app.cli.client import ClientError
 from app.cli.compare import compare
 from app.cli.demo import demo
-from app.cli.jobs import cancel, list_jobs, retry, show
+from app.cli.jobs import cancel, list_jobs, nodes, retry, show
 from app.cli.logs import logs
 from app.cli.options import EXIT_SERVER, EXIT_USAGE, make_console
 from app.cli.serve import serve
@@ -55,6 +55,7 @@ cli.command()(serve)
 cli.command()(submit)
 cli.command()(watch)
 cli.command()(show)
+cli.command()(nodes)
 cli.command(name="list")(list_jobs)
 cli.command()(cancel)
 cli.command()(retry)

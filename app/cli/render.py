@@ -239,14 +239,17 @@ def _print_shares(console: Console, shares: Sequence[Json]) -> None:
 
 def _print_audit(console: Console, sample: Json) -> None:
     for suspect in sample["quarantined"]:
-        who = "an earlier attempt"
-        if suspect["rank"] is not None:
-            who = f"rank {suspect['rank']} on node {suspect['node_rank']} {plain(suspect['host'])}"
+        author, window = suspect["author"], suspect["window"]
         text = (
-            f"Audit: {who} was wrong: document {suspect['document']}, token {suspect['begin']} on: "
-            f"{suspect['nll_nats']} nats, others say {suspect['nll_nats_by_others']}. Its "
-            f"{count(suspect['num_batches'])} batches were scored again"
+            f"Audit: rank {author['rank']} on node {author['node_rank']} {plain(author['host'])} "
+            f"was wrong in attempt {author['attempt']} ({suspect['reason'].replace('_', ' ')})"
         )
+        if window is not None:
+            text += (
+                f": document {window['document']}, token {window['begin']} on: "
+                f"{window['nll_nats']} nats, others say {window['nll_nats_by_others']}"
+            )
+        text += f". Its {count(suspect['num_batches'])} batches were scored again"
         console.print(Text(text, style="bold red"), soft_wrap=True)
 
 

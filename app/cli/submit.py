@@ -142,6 +142,16 @@ DtypeOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads of a rank.", rich_help_panel=_LAUNCH)
 ]
+AuditShareOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Of each rank's windows, scored again on another rank; 0 for none (0.01).",
+        rich_help_panel=_LAUNCH,
+    ),
+]
 SchedulingOption = Annotated[
     str | None,
     typer.Option(
@@ -195,6 +205,7 @@ def submit(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     threads: ThreadsOption = None,
+    audit_share: AuditShareOption = None,
     scheduling: SchedulingOption = None,
     time_limit: TimeOption = None,
     attempts: AttemptsOption = None,
@@ -212,6 +223,7 @@ def submit(
     merge(request, "scoring", scoring | texts | {"convention": convention})
     layout = {"ranks_per_node": ranks, "nodes": nodes, "device": device, "dtype": dtype}
     merge(request, "launch", layout | {"threads_per_rank": threads, "scheduling": scheduling})
+    merge(request, "audit", {"share": audit_share})
     merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
     merge(request, "labels", dict(parse_labels(label or ())))
     if priority is not None:

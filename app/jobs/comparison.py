@@ -14,10 +14,11 @@ from operator import attrgetter, sub
 from typing import Literal, NamedTuple
 
 from app.errors import NotComparable
-from app.jobs.distributions import sign_test, student_t_97_5
+from app.jobs.distributions import sign_test
 from app.jobs.windows import WindowTable
 from evaluator.contract.blocks import blocks_of, windows_per_block
 from evaluator.contract.reports import Result
+from evaluator.contract.student_t import student_t_97_5
 
 Measure = Literal["nats_per_token", "bits_per_byte"]
 Unit = Literal["window", "document"]

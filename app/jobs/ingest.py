@@ -46,6 +46,7 @@ PROGRESS_EVENT_SECONDS = 0.5
 _REPORTING = (JobState.STARTING, JobState.RUNNING)
 _STAGES = get_args(Stage)
 """In their order."""
+_AFTER_SCORE = _STAGES[_STAGES.index("score") + 1 :]
 
 
 @dataclass(frozen=True)
@@ -171,13 +172,14 @@ async def _take_quarantine(session: AsyncSession, turn: _Turn) -> None:
     if not turn.reports or not isinstance(turn.reports[0], Quarantine):
         return
     suspect = turn.reports[0].suspect
-    job, number = turn.job, turn.attempt.number
-    dropped = await drop_rows(session, job.id, attempt=number, rank=suspect.rank)
+    job, author = turn.job, suspect.author
+    dropped = await drop_rows(session, job.id, author)
     job.num_batches_done -= dropped.num_batches
     job.num_scored_tokens_done -= dropped.num_scored_tokens
-    if suspect.rank in turn.ranks:
-        turn.ranks[suspect.rank].quarantined = True
-        turn.ranks[suspect.rank].seen_at = utcnow()
+    # Nothing more is taken of earlier attempts anyway.
+    if author.attempt == turn.attempt.number and author.rank in turn.ranks:
+        turn.ranks[author.rank].quarantined = True
+        turn.ranks[author.rank].seen_at = utcnow()
     add_event(session, job, "quarantine", suspect.model_dump(mode="json"))
 
 
@@ -246,13 +248,13 @@ def _take_numbers(attempt: Attempt, ranks: Ranks, reports: Sequence[Report]) -> 
 
 
 def _stage_of(job: Job, ranks: Iterable[RankState]) -> str | None:
-    """Return the stage of the most advanced rank; a job reduces only once all is scored."""
+    """Return the stage of the most advanced rank; after scoring only once all is scored."""
     stages = {rank.stage for rank in ranks}
     reached = [stage for stage in _STAGES if stage in stages]
     if not reached:
         return None
     all_scored = job.plan is not None and job.num_batches_done >= job.plan["num_batches"]
-    return "score" if reached[-1] == "reduce" and not all_scored else reached[-1]
+    return "score" if reached[-1] in _AFTER_SCORE and not all_scored else reached[-1]
 
 
 def _take_hello(session: AsyncSession, turn: _Turn) -> None:
@@ -306,27 +308,42 @@ def _take_entries(
             turn.added[entry.batch] = row
             job.num_batches_done += 1
             job.num_scored_tokens_done += sum(entry.num_scored)
-        elif row.round != (before := _round_of(first, row.attempt)):
-            # Reports of ranks come in any order.
-            if row.round > before:
-                _replace(turn, known, row)
-        elif agree(first, row):
-            if not is_complete(first):
-                _replace(turn, known, row._replace(attempt=first.attempt, rank=first.rank))
         else:
-            finding = {
-                "batch": entry.batch,
-                "first_attempt": first.attempt,
-                "first_rank": first.rank,
-                "second_attempt": row.attempt,
-                "second_rank": row.rank,
-            }
-            add_event(session, job, "audit", finding)
+            _compare(session, turn, known, first, row)
 
 
-def _round_of(row: Batch, attempt: int) -> int:
-    """The audit's round in which a batch was scored; rounds begin anew with each attempt."""
-    return row.round if row.attempt == attempt else 0
+def _compare(
+    session: AsyncSession,
+    turn: _Turn,
+    known: dict[tuple[str, int], Batch],
+    first: Batch,
+    row: Batch,
+) -> None:
+    """Keep one of two scorings of a batch.
+
+    Reports of ranks come in any order. A round scores only what the audit has dropped, so the
+    latest one counts. Otherwise equal numbers are a repetition, and the first scoring stays; where
+    they differ that of the later attempt counts, since its result is made of it, and it is told.
+    """
+    before, now = (first.attempt, first.round), (row.attempt, row.round)
+    if now < before:
+        return
+    is_same = agree(first, row)
+    if now > before and (row.round or not is_same):
+        _replace(turn, known, row)
+    elif is_same and not is_complete(first):
+        _replace(
+            turn, known, row._replace(attempt=first.attempt, rank=first.rank, round=first.round)
+        )
+    if not is_same and (now == before or row.round == 0):
+        finding = {
+            "batch": row.batch,
+            "first_attempt": first.attempt,
+            "first_rank": first.rank,
+            "second_attempt": row.attempt,
+            "second_rank": row.rank,
+        }
+        add_event(session, turn.job, "audit", finding)
 
 
 def _replace(turn: _Turn, known: dict[tuple[str, int], Batch], row: Batch) -> None:

@@ -9,7 +9,8 @@ from sqlalchemy import Table, and_, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.jobs.repository import in_parts
-from app.models import LedgerRow
+from app.models import Attempt, LedgerRow, Rank
+from evaluator.contract.audit import Author
 from evaluator.contract.reports import LedgerEntry
 
 
@@ -146,21 +147,32 @@ class Dropped(NamedTuple):
     num_scored_tokens: int
 
 
-async def drop_rows(
-    session: AsyncSession, job_id: str, *, attempt: int, rank: int | None
-) -> Dropped:
-    """Take out what a rank of an attempt has scored; with no rank, all of earlier attempts."""
-    of_whom = (
-        _TABLE.c.attempt < attempt
-        if rank is None
-        else and_(_TABLE.c.attempt == attempt, _TABLE.c.rank == rank)
+async def drop_rows(session: AsyncSession, job_id: str, author: Author) -> Dropped:
+    """Take out what a rank of an attempt has scored."""
+    where = and_(
+        _TABLE.c.job_id == job_id,
+        _TABLE.c.attempt == author.attempt,
+        _TABLE.c.rank == author.rank,
     )
-    where = and_(_TABLE.c.job_id == job_id, of_whom)
     counts = select(func.count(), func.sum(_TABLE.c.num_scored_tokens)).where(where)
     num_batches, num_scored_tokens = (await session.execute(counts)).one()
     await session.execute(delete(_TABLE).where(where))
     # PostgreSQL sums bigints to numerics; the sum of nothing is null.
     return Dropped(num_batches, int(num_scored_tokens or 0))
+
+
+async def load_authors(session: AsyncSession, job_id: str) -> dict[tuple[int, int], Author]:
+    """Return all ranks of all attempts of a job, by the numbers of attempt and rank."""
+    query = (
+        select(Attempt.number, Rank.rank, Rank.node_rank, Rank.host)
+        .join(Rank, Rank.attempt_id == Attempt.id)
+        .where(Attempt.job_id == job_id)
+    )
+    rows = (await session.execute(query)).all()
+    return {
+        (attempt, rank): Author(attempt=attempt, rank=rank, node_rank=node_rank, host=host)
+        for attempt, rank, node_rank, host in rows
+    }
 
 
 def total(rows: Iterable[Batch]) -> tuple[float, int]:

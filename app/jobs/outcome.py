@@ -12,6 +12,7 @@ RETRYABLE = frozenset(
     {
         FailureReason.RANK_DIED,
         FailureReason.OUT_OF_MEMORY,
+        FailureReason.AUDIT_UNDECIDED,
         FailureReason.COMMUNICATION,
         FailureReason.LAUNCH_FAILED,
         FailureReason.LAUNCH_LOST,

@@ -61,8 +61,7 @@ class Dispatcher:
                 return None
             free_gpus = [gpu for gpu in range(self._settings.gpu_slots) if gpu not in used_gpus]
             token = new_token()
-            # One agent is one node.
-            warm = self._pool.ready() if job.request["launch"]["nodes"] == 1 else None
+            warm = self._pool.ready() if _has_one_node(job) else None
             attempt = _claim(
                 job,
                 token,
@@ -136,6 +135,12 @@ async def _in_use(session: AsyncSession, device: str) -> tuple[int, set[int]]:
     )
     rows = (await session.execute(query)).all()
     return sum(row[0] for row in rows), {gpu for row in rows for gpu in row[1]}
+
+
+def _has_one_node(job: Job) -> bool:
+    """Whether one agent is enough. What is wrong with a request is told when it is prepared."""
+    launch = job.request.get("launch")
+    return isinstance(launch, dict) and launch.get("nodes") == 1
 
 
 def _claim(job: Job, token: str, *, launch_id: str, gpus: list[int]) -> Attempt:

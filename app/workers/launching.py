@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.db import Database
-from app.jobs.ledger import Batch, is_complete, load_rows, to_entry
+from app.jobs.ledger import is_complete, load_authors, load_rows, to_entry
 from app.jobs.paths import resolve_data, resolve_model
 from app.jobs.request import JobRequest
 from app.jobs.speeds import load_speeds
@@ -16,6 +16,7 @@ from app.models import Attempt, Job
 from app.settings import Settings
 from evaluator.contract.env import FINISHED_FILE, SPEC_FILE, TOKEN_FILE
 from evaluator.contract.launch import LaunchSpec
+from evaluator.contract.reports import FinishedEntry
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,14 @@ async def prepare(claimed: Claimed, database: Database, settings: Settings) -> L
     ref = launch_ref(settings, attempt)
     async with database.read() as session:
         rows = [row for row in await load_rows(session, job.id) if is_complete(row)]
+        authors = await load_authors(session, job.id) if rows else {}
         speeds = await load_speeds(session, job)
+    finished = [
+        FinishedEntry(author=authors[row.attempt, row.rank], entry=to_entry(row)) for row in rows
+    ]
     spec = await asyncio.to_thread(_spec, claimed, ref.run_dir, settings, has_finished=bool(rows))
     spec = spec.model_copy(update={"node_speeds": speeds})
-    await asyncio.to_thread(_write, claimed, ref.run_dir, spec, rows)
+    await asyncio.to_thread(_write, claimed, ref.run_dir, spec, finished)
     return Launch(
         ref=ref,
         agents=_agents(spec, attempt, settings, ref.run_dir / SPEC_FILE),
@@ -83,12 +88,14 @@ def _spec(claimed: Claimed, run_dir: Path, settings: Settings, *, has_finished: 
     )
 
 
-def _write(claimed: Claimed, run_dir: Path, spec: LaunchSpec, rows: list[Batch]) -> None:
+def _write(
+    claimed: Claimed, run_dir: Path, spec: LaunchSpec, finished: list[FinishedEntry]
+) -> None:
     """Write all files; the directory is new, or that of a warm agent: a number is used once."""
     run_dir.mkdir(parents=True, exist_ok=claimed.warm is not None)
     (run_dir / SPEC_FILE).write_text(spec.model_dump_json(indent=1))
-    if rows:
-        lines = (to_entry(row).model_dump_json() + "\n" for row in rows)
+    if finished:
+        lines = (entry.model_dump_json() + "\n" for entry in finished)
         (run_dir / FINISHED_FILE).write_text("".join(lines))
     descriptor = os.open(run_dir / TOKEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

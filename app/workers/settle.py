@@ -19,7 +19,7 @@ from app.models import Attempt, Job
 from app.settings import Settings
 from app.workers.launching import launch_ref
 from evaluator.contract.env import SPOOL_DIR
-from evaluator.contract.reports import Failure, Report
+from evaluator.contract.reports import Failure, Hello, Report
 from evaluator.contract.states import FailureReason
 
 _log = logging.getLogger(__name__)
@@ -76,8 +76,9 @@ class Settler:
 
 
 def read_spool(folder: Path) -> list[Report]:
-    """Return all reports of all ranks, each rank's in order.
+    """Return all reports of all ranks, each rank's in order, their first words before the rest.
 
+    So a rank is known by the time another one says that it is wrong.
     A line that can't be read ends its rank's reports: it was cut off when the rank was killed.
     """
     reports: list[Report] = []
@@ -91,7 +92,7 @@ def read_spool(folder: Path) -> list[Report]:
                         "spool ends in a broken line", extra={"file": str(path), "line": number}
                     )
                     break
-    return reports
+    return sorted(reports, key=lambda report: not isinstance(report, Hello))
 
 
 async def _evidence(

@@ -86,7 +86,7 @@ class LaunchSpec(Contract):
     mirror_dir: PathText | None = None
     """Folder with copies of hub data sets; docs/data.md says in what shape."""
     finished_path: PathText | None = None
-    """JSON lines of `LedgerEntry` that earlier attempts scored; they are not scored again."""
+    """JSON lines of `FinishedEntry` that earlier attempts scored; they are not scored again."""
     finished_plan: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     """Digest of the plan that the finished entries belong to."""
     finished_model: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None

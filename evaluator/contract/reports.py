@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from evaluator.contract.audit import AuditResult, Suspect
+from evaluator.contract.audit import AuditResult, Author, Suspect
 from evaluator.contract.base import (
     Contract,
     Count,
@@ -44,6 +44,13 @@ class LedgerEntry(Contract):
             msg = f"batch {self.batch}: nll, squares and counts of {lengths} windows"
             raise ValueError(msg)
         return self
+
+
+class FinishedEntry(Contract):
+    """A batch that an earlier attempt finished, and who did; the next attempt audits each rank."""
+
+    author: Author
+    entry: LedgerEntry
 
 
 class Traffic(Contract):
@@ -221,7 +228,7 @@ class Perplexity(Contract):
     """exp(nll_sum_nats / num_scored_tokens); null where that exceeds float64."""
     token_perplexity_standard_error: Annotated[float, Field(ge=0)] | None
     token_perplexity_interval_95: tuple[float, float] | None
-    """Through the logarithm: exp(mean -+ 1.96 standard errors)."""
+    """Through the logarithm: exp(mean -+ t standard errors), Student's t of num_clusters - 1."""
     mean_nll_nats: Nats
     mean_nll_standard_error: Annotated[float, Field(ge=0)] | None
     """Clustered; null with fewer than two clusters."""

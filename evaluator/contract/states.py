@@ -80,7 +80,7 @@ class FailureReason(StrEnum):
     PLAN_MISMATCH = "plan_mismatch"
     """Ranks or attempts derived different plans: data, tokenizer or request changed."""
     AUDIT_UNDECIDED = "audit_undecided"
-    """Ranks contradict each other, and no majority says who is wrong; the message names them."""
+    """Ranks contradict each other and nothing says who is wrong, or all are; it names them."""
     RANK_DIED = "rank_died"
     """A rank ended by a signal, or left without saying why."""
     COMMUNICATION = "communication"

@@ -15,10 +15,11 @@ from app.jobs.repository import load_open_attempts
 from app.launchers.base import Vanished
 from app.models import Job, Rank
 from evaluator.contract import CONTRACT_VERSION
+from evaluator.contract.audit import Author
 from evaluator.contract.env import TOKEN_FILE
 from evaluator.contract.reports import (
     Failure,
-    LedgerEntry,
+    FinishedEntry,
     PlanReady,
     Progress,
     ReportBatch,
@@ -117,7 +118,9 @@ async def test_the_next_attempt_is_given_what_is_finished(run: Run) -> None:
     second = await launch(run.parts)
     run_dir = run.parts.settings.runs_dir / run.job_id / "2"
     lines = (run_dir / "finished.jsonl").read_text().splitlines()
-    assert [LedgerEntry.model_validate_json(line) for line in lines] == [entry(0), entry(2)]
+    author = Author(attempt=1, rank=0, node_rank=0, host="here")
+    finished = [FinishedEntry.model_validate_json(line) for line in lines]
+    assert finished == [FinishedEntry(author=author, entry=entry(n)) for n in (0, 2)]
     assert second.token != run.token
 
 

@@ -8,7 +8,7 @@ from app.api.deps import Parts
 from app.jobs.scored_by import MAX_FINDINGS
 from app.launchers.base import Vanished
 from app.models import LedgerRow
-from evaluator.contract.reports import LedgerEntry
+from evaluator.contract.reports import FinishedEntry
 from evaluator.contract.states import JobState
 from tests.api.factories import submit
 from tests.api.played import (
@@ -84,7 +84,7 @@ async def test_a_batch_that_an_older_server_stored_is_scored_again(run: Run) -> 
     second = await launch(run.parts)
     finished = run.parts.settings.runs_dir / run.job_id / "2" / "finished.jsonl"
     lines = finished.read_text().splitlines()
-    assert [LedgerEntry.model_validate_json(line) for line in lines] == [entry(0)]
+    assert [FinishedEntry.model_validate_json(line).entry for line in lines] == [entry(0)]
     await second.send(hello(), plan(2), progress(3, 1))
     assert (await run.job()).job.num_batches_done == 2
     assert await run.events("audit") == []

@@ -10,7 +10,7 @@ import pytest
 from app.settings import Settings
 from tests.api.factories import Json, job_request, submit
 
-LINKS = ("cancel", "retry", "events", "logs", "result", "windows")
+LINKS = ("cancel", "retry", "events", "logs", "nodes", "result", "windows")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 

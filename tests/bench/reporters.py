@@ -121,6 +121,18 @@ class Rank(asyncio.Protocol):
             answer = await self._answer
         return answer.startswith(b"HTTP/1.1 204 ")
 
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def close(ranks: list[Rank]) -> None:
+    """End all connections, and let the loop see that they are."""
+    for rank in ranks:
+        rank.close()
+    await asyncio.sleep(0)
+
 
 async def report(ranks: list[Rank], *, rate: float, seconds: float) -> Tally:
     """Let all ranks together send `rate` reports a second, evenly spread, for `seconds`."""

@@ -29,7 +29,7 @@ from tests.api.played import PaperLauncher
 from tests.bench.filled import FIRST_AT, MINUTE, fill, job_id
 from tests.bench.machine import milliseconds, publish
 from tests.bench.pinned import Pinned, database_url, pinned_server, start_s
-from tests.bench.reporters import NUM_ENTRIES, Rank, Target, report
+from tests.bench.reporters import NUM_ENTRIES, Rank, Target, close, report
 from tests.bench.streams import Follower
 
 KINDS = ("sqlite", "postgresql")
@@ -110,6 +110,7 @@ async def _report_steps(pinned: Pinned, num_jobs: int) -> list[dict[str, Any]]:
                 "refused": tally.num_refused,
             }
         )
+    await close(ranks)
     num_sent = sum(rank.seq for rank in ranks)
     assert not any(row["refused"] for row in rows)
     assert await _totals(pinned) == ((num_sent - len(ranks)) * NUM_ENTRIES, num_sent)

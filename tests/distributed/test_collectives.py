@@ -35,7 +35,8 @@ VALUES = (0.1, 0.2, 0.3, 1e-30)
 def work(folder: Path) -> None:
     """What each rank does; it runs under torchrun."""
     rank = RankInfo.from_env(os.environ)
-    peers = process_group.connect(rank, make_spec(Path("m"), ["a"]), Recorder())
+    spec = make_spec(Path("m"), ["a"])
+    peers = process_group.connect(rank, spec, Recorder(), while_waiting=lambda: None)
     peers.form_group(torch.device("cpu"))
     found: dict[str, Any] = {}
     before = Traffic()

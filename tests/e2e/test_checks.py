@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,7 +105,13 @@ def test_finished_jobs_are_compared_and_verified(server: Server) -> None:
     assert "5 of" in out
     assert "agrees (limit 1e-06 relative)" in out
 
-    # Other weights under the same name: the figure does not come out again.
+    # Other weights under the same name are told as such.
     save_model(server.state_dir.parent / "models" / "one", seed=7)
+    code, out = assay("verify", baseline, "--state-dir", str(server.state_dir))
+    assert (code, "the model has changed since the job" in out) == (1, True), out
+    # As if the run had scored these weights wrongly: the figure does not come out again.
+    now, then = re.findall(r"sha256:[0-9a-f]{64}", out)
+    spool = server.state_dir / "runs" / baseline / "1" / "spool" / "rank-00000.jsonl"
+    spool.write_text(spool.read_text().replace(then, now))
     code, out = assay("verify", baseline, "--state-dir", str(server.state_dir))
     assert (code, "DIFFERS" in out) == (1, True), out

@@ -125,8 +125,9 @@ def plan_facts() -> PlanFacts:
 
 
 NO_AUDIT = AuditResult(
-    num_windows=0, tolerance=0.0, largest_difference=0.0, quarantined=(), why_none="one rank"
-)
+    num_windows=0, num_unchecked_batches=3, tolerance=0.0, largest_difference=0.0, quarantined=(),
+    why_none="one rank",
+)  # fmt: skip
 
 
 def made_up_result(seq: int, total: float) -> Result:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,9 +15,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from evaluator.contract.audit import Author
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import (
     Failure,
+    FinishedEntry,
     Hello,
     LedgerEntry,
     PlanReady,
@@ -148,9 +151,16 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def write_finished(path: Path, entries: Sequence[LedgerEntry]) -> Path:
-    """A file of finished batches, as the server writes it."""
-    path.write_text("".join(f"{entry.model_dump_json()}\n" for entry in entries))
+def write_finished(path: Path, *by_rank: Sequence[LedgerEntry]) -> Path:
+    """A file of what ranks of the first attempt have finished, as the server writes it."""
+    host = socket.gethostname()
+    authors = [Author(attempt=1, rank=rank, node_rank=0, host=host) for rank in range(len(by_rank))]
+    finished = [
+        FinishedEntry(author=author, entry=entry)
+        for author, entries in zip(authors, by_rank, strict=True)
+        for entry in entries
+    ]
+    path.write_text("".join(f"{each.model_dump_json()}\n" for each in finished))
     return path
 
 

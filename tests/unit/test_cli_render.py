@@ -48,6 +48,7 @@ PLAN = {
 }
 SAMPLE = {
     "num_windows": 4,
+    "num_unchecked_batches": 0,
     "tolerance": 0.0,
     "largest_difference": 0.0,
     "quarantined": [],
@@ -257,6 +258,30 @@ def test_findings_of_the_audit_are_shown() -> None:
     audit = {"num_findings": 2, "findings": [], "sample": SAMPLE}
     print_end(console, make_job(result=RESULT | {"audit": audit}))
     assert "Audit: 2 repetitions of a batch gave other numbers" in text_of(console)
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (
+            {"document": 3, "begin": 62, "nll_nats": 61.5, "nll_nats_by_others": None},
+            "(not repeatable): document 3, token 62 on: 61.5 nats, others say None. Its",
+        ),
+        (None, "(not repeatable). Its 1,200 batches were scored again"),
+    ],
+)
+def test_a_rank_that_was_wrong_is_named(window: object, expected: str) -> None:
+    suspect = {
+        "author": {"attempt": 1, "rank": 5, "node_rank": 2, "host": "there"},
+        "reason": "not_repeatable",
+        "window": window,
+        "num_batches": 1200,
+    }
+    audit = {"num_findings": 0, "findings": [], "sample": SAMPLE | {"quarantined": [suspect]}}
+    console = make_console()
+    print_end(console, make_job(result=RESULT | {"audit": audit}))
+    text = text_of(console)
+    assert f"Audit: rank 5 on node 2 there was wrong in attempt 1 {expected}" in text
 
 
 def test_the_nll_by_context_is_a_chart_from_zero() -> None:

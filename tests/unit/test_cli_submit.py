@@ -48,8 +48,8 @@ def test_everything(sent: list[dict[str, Any]]) -> None:
     options = (
         "--hub org/model --revision abc --data a.parquet --field body --convention hf-strided "
         "--window 1024 --stride 256 --batch-tokens 4096 --ranks 2 --nodes 3 --device cuda "
-        "--dtype bfloat16 --threads 4 --time 2h --attempts 5 --label a=b --label c/d=e=f "
-        "--priority -7"
+        "--dtype bfloat16 --threads 4 --audit-share 0.05 --time 2h --attempts 5 "
+        "--label a=b --label c/d=e=f --priority -7"
     )
     assert run(*options.split()) == 0
     request = JobRequest.model_validate(sent[0])
@@ -69,6 +69,7 @@ def test_everything(sent: list[dict[str, Any]]) -> None:
             "dtype": "bfloat16",
             "threads_per_rank": 4,
         },
+        "audit": {"share": 0.05},
         "limits": {"time_seconds": 7200, "attempts": 5},
         "labels": {"a": "b", "c/d": "e=f"},
         "priority": -7,

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from app.errors import NotComparable
 from app.jobs.comparison import Comparison, Pair, Pairing, Side, compare, summarise
-from app.jobs.distributions import sign_test, student_t_97_5
+from app.jobs.distributions import sign_test
 from app.jobs.windows import WindowTable
 from evaluator.contract.reports import Result, WindowRecord
+from evaluator.contract.student_t import student_t_97_5
 from tests.support.fake_python import made_up_result
 from tests.support.records import record
 

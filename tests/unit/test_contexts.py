@@ -19,7 +19,7 @@ def entries(plan: Plan, nll: list[list[list[float]]]) -> list[LedgerEntry]:
             nll_nats=tuple(sum(row) for row in rows),
             nll_squares=tuple(0.0 for _ in rows),
             num_scored=batch.num_scored,
-            nll_by_context=sum_contexts(batch.windows, [np.array(row) for row in rows]),
+            nll_by_context=sum_contexts(batch, [np.array(row) for row in rows]),
         )
         for batch, rows in zip(plan.batches, nll, strict=True)
     ]

@@ -50,7 +50,7 @@ def test_the_worked_examples_are_right() -> None:
         f"{2 * ln2:.6f}",
         f"{error:.6f}",
         f"4 +- {4 * error:.2f}",
-        f"{4 * math.exp(-1.96 * error):.2f} to {4 * math.exp(1.96 * error):.2f}",
+        f"{4 * math.exp(-12.7062 * error):.4f} to {4 * math.exp(12.7062 * error):.0f}",
     ):
         assert figure in text, figure
 

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.contract.reports import LedgerEntry
+from evaluator.contract.audit import Author
+from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import PlanMismatch, ResultInvalid
 from evaluator.ledger import Ledger, read_finished
 from evaluator.plan import make_plan
@@ -49,40 +50,46 @@ def test_the_same_batch_twice_must_carry_the_same_numbers() -> None:
 
 def test_entries_read_back_to_the_last_bit(tmp_path: Path) -> None:
     entries = [entry(0, 0.1 + 0.2), entry(1, 1e300), entry(2, 5e-324)]
-    assert read_finished(write_finished(tmp_path / "finished.jsonl", entries)) == entries
+    path = write_finished(tmp_path / "finished.jsonl", entries[:1], entries[1:])
+    finished = read_finished(path, attempt=2)
+    assert [each.entry for each in finished] == entries
+    assert [(each.author.attempt, each.author.rank) for each in finished] == [
+        (1, 0),
+        (1, 1),
+        (1, 1),
+    ]
+
+
+def test_entries_of_this_very_attempt_are_refused(tmp_path: Path) -> None:
+    path = write_finished(tmp_path / "finished.jsonl", [entry(0)])
+    with pytest.raises(PlanMismatch, match=r"line 1 of .* is of attempt 1, .* higher `attempt`"):
+        read_finished(path, attempt=1)
+
+
+WHOLE = FinishedEntry(
+    author=Author(attempt=1, rank=0, node_rank=0, host="here"), entry=entry(0)
+).model_dump_json()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            '{"batch": 0, "nll_nats": [1.0], "nll_squares": [1.0], '
-            '"num_scored": [4], "nll_by_context": [1, 2, 3]}\n{"ba',
-            "line 2 of",
-        ),
-        (
-            '{"batch": 0, "nll_nats": [NaN], "nll_squares": [1.0], '
-            '"num_scored": [4], "nll_by_context": [1, 2, 3]}\n',
-            "line 1 of",
-        ),
-        (
-            '{"batch": 0, "nll_nats": [1.0, 2.0], "nll_squares": [1.0], '
-            '"num_scored": [4], "nll_by_context": [1, 2, 3]}\n',
-            "line 1 of",
-        ),
+        (WHOLE + '\n{"ba', "line 2 of"),
+        (WHOLE.replace('"nll_nats":[1.5]', '"nll_nats":[NaN]'), "line 1 of"),
+        (WHOLE.replace('"nll_nats":[1.5]', '"nll_nats":[1.5,2.5]'), "line 1 of"),
     ],
     ids=["torn", "NaN", "lengths"],
 )
 def test_a_line_that_is_no_entry_is_named(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "finished.jsonl"
     path.write_text(content)
-    with pytest.raises(PlanMismatch, match=message):
-        read_finished(path)
+    with pytest.raises(PlanMismatch, match=f"{message} .* is no finished batch"):
+        read_finished(path, attempt=2)
 
 
 def test_a_missing_file_is_no_reason_to_score_all_again(tmp_path: Path) -> None:
     with pytest.raises(PlanMismatch, match="can't be read"):
-        read_finished(tmp_path / "finished.jsonl")
+        read_finished(tmp_path / "finished.jsonl", attempt=2)
 
 
 def test_the_union_of_all_ranks_is_the_plan() -> None:

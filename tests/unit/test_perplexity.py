@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator.contract.student_t import student_t_97_5
 from evaluator.perplexity import (
     ClusterSum,
     ScoredWindow,
@@ -90,8 +91,8 @@ def test_standard_error_by_hand() -> None:
     assert value.mean_nll_standard_error == 0.5
     assert value.token_perplexity_standard_error == pytest.approx(0.5 * math.exp(2.5))
     low, high = value.token_perplexity_interval_95 or (0.0, 0.0)
-    assert low == pytest.approx(math.exp(2.5 - 0.5 * 1.959963984540054))
-    assert high == pytest.approx(math.exp(2.5 + 0.5 * 1.959963984540054))
+    assert low == pytest.approx(math.exp(2.5 - 0.5 * 12.706204736))
+    assert high == pytest.approx(math.exp(2.5 + 0.5 * 12.706204736))
     assert (value.standard_error_clusters, value.num_clusters) == ("documents", 2)
 
 
@@ -172,7 +173,7 @@ def test_block_error_is_that_of_the_manual() -> None:
 
 
 def coverage(phi: float) -> tuple[float, float]:
-    """How often +-1.96 errors hold the true mean 3: by blocks, and by windows.
+    """How often the 95 % interval holds the true mean 3: by blocks, and by windows.
 
     Over 600 made-up documents of 160 windows; each window's sum hangs on the one before by `phi`.
     """
@@ -188,7 +189,7 @@ def coverage(phi: float) -> tuple[float, float]:
         for kind, clusters in enumerate((cluster_sums(windows)[1], by_window)):
             error = clustered_standard_error(clusters)
             assert error is not None
-            held[kind] += abs(mean - 3.0) <= 1.96 * error
+            held[kind] += abs(mean - 3.0) <= student_t_97_5(len(clusters) - 1) * error
     return held[0] / 600, held[1] / 600
 
 
@@ -198,6 +199,6 @@ def test_blocks_hold_the_truth_more_often_than_windows() -> None:
     blocks, windows = coverage(0.5)
     assert 0.86 < blocks < 0.95
     assert 0.68 < windows < 0.80
-    # Independent windows lose little: 1.96 is 94 % of Student's t with 31 degrees of freedom.
+    # Nothing is lost where windows are independent.
     blocks, _ = coverage(0.0)
     assert 0.91 < blocks < 0.97

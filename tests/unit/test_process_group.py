@@ -11,6 +11,7 @@ from evaluator.agreement import agree, check_finished
 from evaluator.errors import PlanMismatch, Stalled
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
+from evaluator.versions import PACKAGES
 from tests.support.runs import make_spec
 
 WITHIN_S = 20.0
@@ -97,14 +98,14 @@ def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
 
 
 def facts(**changes: object) -> dict[str, object]:
-    names = ("versions", "weights", "model", "data", "tokenizer", "ids", "scoring", "plan")
+    names = (*PACKAGES, "weights", "model", "data", "tokenizer", "ids", "scoring", "plan")
     return dict.fromkeys(names, A) | changes
 
 
 @pytest.mark.parametrize(
     ("mine", "field"),
     [
-        (facts(versions=B, weights=B), "versions"),
+        (facts(torch=B, tokenizers=B, weights=B), "torch"),
         (facts(model=B, weights=B), "model"),
         (facts(weights=B), "weights"),
         (facts(data=B, ids=B, plan=B), "data"),
@@ -113,7 +114,7 @@ def facts(**changes: object) -> dict[str, object]:
         (facts(scoring=B, plan=B), "scoring"),
         (facts(plan=B), "plan"),
     ],
-    ids=["versions", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan"],
+    ids=["torch", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan"],
 )
 def test_the_rank_and_the_field_that_differ_are_named(mine: dict[str, object], field: str) -> None:
     first, second = peers_of(2)

@@ -246,6 +246,7 @@ def test_finished_work_of_another_plan_or_model_is_refused(
     ]
     finished: dict[str, Any] = {
         "finished_path": str(write_finished(tmp_path / "finished.jsonl", entries[:1])),
+        "attempt": 2,
         "finished_plan": first.plan.digest,
         "finished_model": first.model_digest,
         "scoring": LM_EVAL,
@@ -285,7 +286,8 @@ def test_a_run_with_nothing_left_to_score_gives_the_result(tiny: Path, tmp_path:
         e for r in read_spool(tmp_path / "first") if isinstance(r, Progress) for e in r.entries
     ]
     path = write_finished(tmp_path / "finished.jsonl", entries)
-    again = run_here(spec.model_copy(update={"finished_path": str(path)}), tmp_path / "again")
+    resumed = spec.model_copy(update={"attempt": 2, "finished_path": str(path)})
+    again = run_here(resumed, tmp_path / "again")
     assert again.perplexity == first.perplexity
     assert again.num_batches_resumed == first.plan.num_batches
 

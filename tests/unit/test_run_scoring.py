@@ -108,7 +108,8 @@ def test_token_nll_on_request_also_after_a_resume(tiny: Path, tmp_path: Path, ki
         e for r in read_spool(tmp_path / "first") if isinstance(r, Progress) for e in r.entries
     ]
     finished = write_finished(tmp_path / "finished.jsonl", entries[:1])
-    again = run_here(spec.model_copy(update={"finished_path": str(finished)}), tmp_path / "again")
+    resumed = spec.model_copy(update={"attempt": 2, "finished_path": str(finished)})
+    again = run_here(resumed, tmp_path / "again")
     # Sums can't be taken apart, so finished batches are scored again.
     assert again.num_batches_resumed == 0
     assert again.perplexity == first.perplexity

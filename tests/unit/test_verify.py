@@ -118,6 +118,24 @@ def test_another_tokenizer_is_found_out(
     assert capsys.readouterr().err.startswith("the tokenizer has changed since the job")
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_files_that_no_longer_load_are_told_as_changed_or_broken(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    spec = run(other, tmp_path, scoring={"convention": "lm-eval", "window": 16})
+    path = other / name
+    path.write_bytes(path.read_bytes()[:-64])
+    capsys.readouterr()
+    assert main([str(spec)]) == 3
+    said = capsys.readouterr().err
+    if name == "tokenizer.json":
+        assert "has no tokenizer that can be loaded: tokenizer.json can't be used" in said
+    else:
+        assert said.startswith("the model has changed since the job: it has digest sha256:")
+
+
 def test_what_cannot_be_verified_says_why(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,72 @@
+"""Until a rank can score: load, tokenise, plan, and make sure that all ranks mean the same."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluator.agreement import agree, check_finished, identity
+from evaluator.contract.reports import FinishedEntry
+from evaluator.forward import Cut, cut_model
+from evaluator.ledger import read_finished
+from evaluator.model import LoadedModel, digest_weights
+from evaluator.prepare import Text, load_weights, prepare_text
+from evaluator.run_context import RunContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a rank has once it can score."""
+
+    model: LoadedModel
+    model_digest: str
+    """As rank 0 has it."""
+    weights_digest: str
+    """Of what is in memory, before anything is scored."""
+    text: Text
+    cut: Cut
+
+
+def set_up(run: RunContext) -> Setup:
+    """Get ready to score; all ranks call it together.
+
+    Raises:
+        EvaluatorError: Model or text can't be used, or ranks do not have the same.
+    """
+    cache_dir = Path(run.spec.cache_dir or Path.home() / ".cache" / "assay")
+    with run.clock.measure("load"):
+        weights = load_weights(run.spec, run.device, cache_dir, digest=run.rank.leads_node)
+    run.narrator.enter("tokenise")
+    with run.clock.measure("tokenise"):
+        text = prepare_text(run.spec, weights.loaded, cache_dir, run.narrator.tick)
+    with run.clock.measure("load"):
+        model_digest = weights.wait_for_digest()
+        weights_digest = digest_weights(weights.loaded.model)
+    if run.rank.rank == 0:
+        run.narrator.plan_ready(text.plan.facts, model_digest)
+    with run.clock.measure("wait"):
+        agreed = agree(run.peers, run.rank, identity(text, model_digest, weights_digest))
+        run.peers.form_group(run.device)
+    run.narrator.enter("warm_up")
+    with run.clock.measure("warm_up"):
+        cut = cut_model(weights.loaded.model, weights.loaded.num_rows)
+    return Setup(
+        model=weights.loaded,
+        model_digest=str(agreed["model"]),
+        weights_digest=weights_digest,
+        text=text,
+        cut=cut,
+    )
+
+
+def read_taken(run: RunContext, setup: Setup) -> list[FinishedEntry]:
+    """What earlier attempts finished and this one takes over.
+
+    Raises:
+        PlanMismatch: It was other work.
+    """
+    if run.spec.finished_path is None:
+        return []
+    check_finished(run.spec, setup.text.plan.facts.digest, setup.model_digest)
+    if run.keeps_tokens:
+        # Entries hold sums; the nll of their tokens went with the attempt that scored them.
+        return []
+    return read_finished(Path(run.spec.finished_path), run.spec.attempt)
