@@ -136,7 +136,7 @@ class SimulatedRank:
         )
 
     def run(self) -> None:
-        """As `evaluator.runner` goes on once a model is loaded; without the audit."""
+        """As `runner` and `collect` go on once a model is loaded; without the audit."""
         attempt = self._attempt
         self._share.work(attempt.work, self._ledger, range(attempt.job.num_ranks), 0)
         attempt.scored_s = attempt.time.now_s
