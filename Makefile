@@ -26,7 +26,7 @@ DEMO_STAMP := $(STAMPS)/demo
 PYTEST := $(BIN)/python -m pytest
 CODE := app evaluator migrations tests
 
-.PHONY: help setup check test test-all api distributed e2e bench serve demo migrate \
+.PHONY: help setup check test test-all api distributed e2e bench scaling serve demo migrate \
         revision lock clean
 
 help: ## List the targets
@@ -100,6 +100,9 @@ api: ## Tests of routes and store, on SQLite and PostgreSQL
 distributed: ## Tests with several ranks on this machine
 e2e: ## Tests with real server and torchrun processes
 bench: ## Measure start, memory and reports of the server; printed and written as JSON
+
+scaling: setup ## Measure and simulate many ranks; tables and plots of docs/scaling.md (ARGS=...)
+	$(BIN)/python -m tests.bench.scaling $(ARGS)
 
 serve: setup ## Start the server on this machine (ARGS=...)
 	$(BIN)/assay serve $(ARGS)

@@ -35,6 +35,23 @@ class Circle:
     group: dist.ProcessGroup | None
     """None where it is all ranks, or one."""
 
+    @property
+    def leader(self) -> int:
+        """The rank that collects."""
+        return self.ranks[0]
+
+    def gather(self, rank: int, payload: bytes) -> list[bytes] | None:
+        """Payloads of all its ranks, on the leader; None elsewhere. All of them call it."""
+        gathered: list[Any] | None = [None] * len(self.ranks) if rank == self.leader else None
+        dist.gather_object(payload, gathered, dst=self.leader, group=self.group)
+        return gathered
+
+    def broadcast(self, payload: bytes) -> bytes:
+        """The payload of the leader. All ranks call it."""
+        box = [payload]
+        dist.broadcast_object_list(box, src=self.leader, group=self.group)
+        return box[0]
+
 
 @dataclass(frozen=True)
 class Collectives:
@@ -90,26 +107,19 @@ class Collectives:
     def _collect(self, circle: Circle, payload: bytes) -> list[bytes] | None:
         if len(circle.ranks) == 1:
             return [payload]
-        leader = circle.ranks[0]
-        gathered: list[Any] | None = None
-        if self.rank == leader:
-            gathered = [None] * len(circle.ranks)
-        else:
-            self.traffic.count(Message(self.rank, leader), len(payload))
-        dist.gather_object(payload, gathered, dst=leader, group=circle.group)
-        return gathered
+        if self.rank != circle.leader:
+            self.traffic.count(Message(self.rank, circle.leader), len(payload))
+        return circle.gather(self.rank, payload)
 
     def _spread(self, circle: Circle, payload: bytes) -> bytes:
         """The payload of the circle's first rank."""
         if len(circle.ranks) == 1:
             return payload
-        leader = circle.ranks[0]
-        box = [payload]
-        dist.broadcast_object_list(box, src=leader, group=circle.group)
-        if self.rank == leader:
+        spread = circle.broadcast(payload)
+        if self.rank == circle.leader:
             for rank in circle.ranks[1:]:
-                self.traffic.count(Message(leader, rank), len(payload))
-        return box[0]
+                self.traffic.count(Message(circle.leader, rank), len(spread))
+        return spread
 
 
 def form_circles(

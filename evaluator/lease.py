@@ -10,7 +10,7 @@ Factoring", SPAA 1996.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 SPLIT = 4
 """A lease takes 1/SPLIT of a rank's part of what is left: a rank that is 4 times slower than is
@@ -36,26 +36,34 @@ def static_lease(before: Sequence[int], num_ranks: int, rank: int) -> range:
     Returns:
         Positions of batches; those of all ranks cover them without gap or overlap. Maybe empty.
     """
-    middles = [(begin + end) / 2 for begin, end in pairwise(before)]
-    cuts = [bisect_right(middles, before[-1] * part / num_ranks) for part in (rank, rank + 1)]
-    return range(*cuts)
+
+    def middle(position: int) -> float:
+        return (before[position] + before[position + 1]) / 2
+
+    positions = range(len(before) - 1)
+    first, end = (
+        bisect_right(positions, before[-1] * part / num_ranks, key=middle)
+        for part in (rank, rank + 1)
+    )
+    return range(first, end)
 
 
 def draw_leases(
-    before: Sequence[int], take: Take, share: Callable[[int], float]
+    before: Sequence[int], take: Take, share: Callable[[int], float | None]
 ) -> Iterator[range]:
-    """Leases of this rank, until none is left.
+    """Leases of this rank, until none is left, or it leaves the rest to others.
 
     Args:
         before: Cumulated costs of the batches, in the order of the plan; alike on every rank.
         take: The shared counter.
         share: Of all ranks' speed, the part that is this rank's, 0 to 1; with 0 the lease is one
-            batch. It is asked before each lease, with the position where the lease begins.
+            batch, with None there is no further one. It is asked before each lease, with the
+            position where the lease begins.
     """
     num_batches = len(before) - 1
     # What others take between the look and the draw makes a lease a little too large, no more.
-    while (seen := take(0)) < num_batches:
-        budget = (before[-1] - before[seen]) * share(seen) / SPLIT
+    while (seen := take(0)) < num_batches and (part := share(seen)) is not None:
+        budget = (before[-1] - before[seen]) * part / SPLIT
         size = max(1, bisect_right(before, before[seen] + budget) - 1 - seen)
         begin = take(size)
         if begin < num_batches:

@@ -16,6 +16,9 @@ from evaluator.perplexity import ScoredWindow
 from evaluator.plan import Plan
 from evaluator.tokens import TokenDocument
 
+COMPRESSION = 6
+"""gzip's own choice. 9 saves 2 % of the file and takes four times as long, on rank 0 alone."""
+
 
 def window_records(
     windows: Iterable[ScoredWindow], documents: dict[int, TokenDocument]
@@ -49,7 +52,9 @@ def write_records(path: Path, records: Iterable[WindowRecord]) -> str:
 
     def write(file: IO[bytes]) -> None:
         # Neither time nor name of the file may change its bytes.
-        with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as lines:
+        with gzip.GzipFile(
+            filename="", mode="wb", compresslevel=COMPRESSION, fileobj=file, mtime=0
+        ) as lines:
             for record in records:
                 line = f"{record.model_dump_json()}\n".encode()
                 digest.update(line)

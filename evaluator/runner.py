@@ -20,6 +20,7 @@ from evaluator.narrator import Narrator
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
 from evaluator.run_context import RunContext
+from evaluator.schedule import Work
 from evaluator.set_up import read_taken, set_up
 from evaluator.share import Share
 from evaluator.timing import RankClock
@@ -115,7 +116,7 @@ def _score(run: RunContext, share: Share, auditor: Auditor, ledger: Ledger) -> N
 def _work(share: Share, auditor: Auditor, ledger: Ledger, indices: list[int], round_: int) -> None:
     """Score a share. A rank whose weights have changed leaves it to the audit to say so."""
     try:
-        share.work(auditor.plan, ledger, indices, auditor.healthy, round_)
+        share.work(Work.of(auditor.plan, indices), ledger, auditor.healthy, round_)
     except LossNotFinite as error:
         if not auditor.is_on or auditor.is_intact():
             raise

@@ -1,12 +1,30 @@
 """How a group comes to its leases: cut beforehand, of even size, or as large as its speed. Pure."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from evaluator.contract.launch import Scheduling
 from evaluator.lease import Take, cumulate, draw_leases, static_lease
-from evaluator.plan import Batch
+from evaluator.plan import Batch, Plan
 from evaluator.speed import SharedSpeed, SpeedModel
+
+
+@dataclass(frozen=True)
+class Work:
+    """Batches that are to be scored, the same on every rank that takes part."""
+
+    batches: Sequence[Batch]
+
+    @classmethod
+    def of(cls, plan: Plan, indices: Iterable[int]) -> "Work":
+        """Some batches of a plan."""
+        return cls([plan.batches[index] for index in indices])
+
+    @cached_property
+    def before(self) -> list[int]:
+        """Input tokens before each position, and of all."""
+        return cumulate(batch.num_input_tokens for batch in self.batches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,26 +37,30 @@ class Schedule:
     shared: SharedSpeed
     speed: SpeedModel = field(default_factory=SpeedModel)
 
-    def leases(
-        self, batches: Sequence[Batch], groups: Collection[int], take: Take
-    ) -> Iterator[range]:
-        """Leases of this group, as positions in `batches`.
+    def leases(self, work: Work, groups: Collection[int], take: Take) -> Iterator[range]:
+        """Leases of this group, as positions in the work.
 
         Args:
-            batches: That are to be scored, the same for every group that takes part.
+            work: What there is to score.
             groups: That take part, by number; this one is among them.
             take: The counter that they share.
         """
-        before = cumulate(batch.num_input_tokens for batch in batches)
         if self.scheduling == "static":
-            lease = static_lease(before, len(groups), sorted(groups).index(self.group))
+            lease = static_lease(work.before, len(groups), sorted(groups).index(self.group))
             return iter([lease] if lease else [])
-        share: Callable[[int], float] = lambda _: 1 / len(groups)  # noqa: E731
-        if self.scheduling == "predictive":
-            share = lambda position: self.shared.share(  # noqa: E731
-                self.speed.seconds_per_token(batches[position].num_inputs)
-            )
-        return draw_leases(before, take, share)
+        if self.scheduling == "dynamic":
+            return draw_leases(work.before, take, lambda _: 1 / len(groups))
+        # Those who are counted in the shared speed must be those who draw.
+        may_leave = len(groups) == self.shared.num_ranks
+
+        def share(position: int) -> float | None:
+            batch = work.batches[position]
+            part = self.shared.share(self.speed.seconds_per_token(batch.num_inputs))
+            rest = work.before[-1] - work.before[position]
+            is_left = may_leave and self.shared.leave(batch.num_input_tokens, rest)
+            return None if is_left else part
+
+        return draw_leases(work.before, take, share)
 
     def expected_s(self, batch: Batch) -> float | None:
         """Seconds that this group should take for a batch; None before the first."""

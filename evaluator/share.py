@@ -19,10 +19,10 @@ from evaluator.micro_batch import MicroBatches
 from evaluator.narrator import Narrator
 from evaluator.packing import KeptTokens
 from evaluator.parallel.group import SINGLE, ScoringGroup
-from evaluator.plan import Batch, Plan
+from evaluator.plan import Batch
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
-from evaluator.schedule import Schedule
+from evaluator.schedule import Schedule, Work
 from evaluator.score import sum_windows
 from evaluator.timing import RankClock
 
@@ -43,20 +43,12 @@ class Share:
     tokens: KeptTokens | None = None
     """Where the nll of every token is kept, if that was asked for."""
 
-    def work(
-        self,
-        plan: Plan,
-        ledger: Ledger,
-        indices: Sequence[int],
-        groups: Collection[int],
-        round_: int,
-    ) -> None:
+    def work(self, work: Work, ledger: Ledger, groups: Collection[int], round_: int) -> None:
         """Score batches into the ledger until no lease is left.
 
         Args:
-            plan: What there is to score.
+            work: What there is to score, the same on every rank that takes part.
             ledger: Takes the entries.
-            indices: Batches that are to be scored, the same on every rank that takes part.
             groups: That take part, by number; this rank's is among them.
             round_: How often the audit has sent batches back.
 
@@ -66,13 +58,12 @@ class Share:
             OutOfMemory: A window does not fit.
             Superseded: The server no longer wants this attempt.
         """
-        batches = [plan.batches[index] for index in indices]
         take = partial(self.peers.take, round_)
-        leases = self.group.told(self.schedule.leases(batches, groups, take))
+        leases = self.group.told(self.schedule.leases(work, groups, take))
         while lease := self._exchange(partial(next, leases, None)):
             if self.group.leads:
                 self.clock.count_lease()
-            for batch in batches[lease.start : lease.stop]:
+            for batch in work.batches[lease.start : lease.stop]:
                 self._exchange(partial(self.peers.recorder.note, f"score batch {batch.index}"))
                 entry = self._timed(batch, round_)
                 if self.group.leads:

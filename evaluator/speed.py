@@ -4,6 +4,7 @@ Pure; must not import torch.
 """
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from evaluator.contract.speeds import LengthSpeed
 
@@ -53,6 +54,19 @@ class SpeedModel:
         )
 
 
+class Known(NamedTuple):
+    """What the shared integer says."""
+
+    num_ranks: int
+    """Whose speed is in the sum."""
+    total: int
+
+    @classmethod
+    def of(cls, value: int) -> "Known":
+        """Taken apart."""
+        return cls(value >> COUNT_SHIFT, value & ((1 << COUNT_SHIFT) - 1))
+
+
 class SharedSpeed:
     """The speeds of all ranks in one shared integer: how many are known, and their sum.
 
@@ -68,8 +82,10 @@ class SharedSpeed:
             num_ranks: That share the work.
         """
         self._add = add
-        self._num_ranks = num_ranks
+        self.num_ranks = num_ranks
         self._told: int | None = None
+        """This rank's part of the sum; None while it is not counted."""
+        self._known = Known(0, 0)
 
     def share(self, seconds_per_token: float | None) -> float:
         """Tell this rank's speed; its part of the speed of all, 0 to 1.
@@ -84,6 +100,33 @@ class SharedSpeed:
         if self._told is None:
             change += 1 << COUNT_SHIFT
         self._told = mine
-        value = self._add(change)
-        num_known, total = value >> COUNT_SHIFT, value & ((1 << COUNT_SHIFT) - 1)
-        return min(1.0, mine * num_known / (total * self._num_ranks))
+        known = self._known = Known.of(self._add(change))
+        return min(1.0, mine * known.num_ranks / (known.total * self.num_ranks))
+
+    def leave(self, batch_tokens: int, rest_tokens: int) -> bool:
+        """Leave the rest to the others, where they are done before this rank scores one batch.
+
+        Never where nobody else would stay. To be asked after `share`.
+
+        Args:
+            batch_tokens: Of the next batch.
+            rest_tokens: Of all batches that nobody has taken.
+
+        Returns:
+            True where this rank has left, and must not draw again without `share`.
+        """
+        mine, known = self._told, self._known
+        if mine is None or known.num_ranks < 2:
+            return False
+        others = known.total - mine
+        # They end with a batch each, in the middle of which this rank could not help.
+        others_s = (rest_tokens + batch_tokens * (known.num_ranks - 1)) / others
+        if batch_tokens / mine <= others_s:
+            return False
+        counted = (1 << COUNT_SHIFT) + mine
+        if Known.of(self._add(-counted)).num_ranks == 0:
+            # All others have left at the same time.
+            self._add(counted)
+            return False
+        self._told = None
+        return True

@@ -23,7 +23,7 @@ from evaluator.plan import Batch, Plan, make_plan
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
 from evaluator.reporter import Reporter
-from evaluator.schedule import Schedule
+from evaluator.schedule import Schedule, Work
 from evaluator.score import TokenNll
 from evaluator.share import Share
 from evaluator.speed import SharedSpeed, SpeedModel
@@ -83,7 +83,7 @@ class OneRank:
     def work(self, plan: Plan) -> None:
         begin = time.monotonic()
         ledger = Ledger(plan)
-        self.share.work(plan, ledger, ledger.unfinished, range(NUM_RANKS), 0)
+        self.share.work(Work.of(plan, ledger.unfinished), ledger, range(NUM_RANKS), 0)
         self.wall_s = time.monotonic() - begin
         self.num_batches = len(ledger.added)
         self.share.narrator.close()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.lease import SPLIT, cumulate, draw_leases, static_lease
-from evaluator.speed import SharedSpeed, SpeedModel
+from evaluator.speed import COUNT_SHIFT, UNITS_PER_TOKEN, SharedSpeed, SpeedModel
 
 COSTS = st.lists(st.integers(min_value=1, max_value=4096), max_size=200).map(
     lambda costs: sorted(costs, reverse=True)
@@ -49,10 +49,12 @@ class SimulatedRank:
         self.model = SpeedModel()
         self.leases = draw_leases(before, counter.take, self._share)
 
-    def _share(self, _position: int) -> float:
+    def _share(self, position: int) -> float | None:
         if self._shared is None:
             return self._even
-        return self._shared.share(self.model.seconds_per_token(1))
+        part = self._shared.share(self.model.seconds_per_token(1))
+        cost, rest = self._before[position + 1] - self._before[position], self._before[-1]
+        return None if self._shared.leave(cost, rest - self._before[position]) else part
 
     def score(self, lease: range) -> float:
         """Seconds that it takes."""
@@ -79,13 +81,15 @@ def simulate(costs: Sequence[int], speeds: Sequence[float], scheduling: str) -> 
         for speed in speeds
     ]
     events = [(0.0, rank) for rank in range(len(speeds))]
-    end_s = 0.0
+    end_s, scored = 0.0, set[int]()
     while events:
         now_s, rank = heapq.heappop(events)
         end_s = max(end_s, now_s)
         lease = next(ranks[rank].leases, None)
         if lease is not None:
+            scored.update(lease)
             heapq.heappush(events, (now_s + ranks[rank].score(lease), rank))
+    assert len(scored) == len(costs)
     return end_s
 
 
@@ -197,6 +201,52 @@ def test_a_thousand_uneven_nodes_are_used_to_98_percent(scheduling: str) -> None
     costs = [2048] * (200 * 1024)
     ideal_s = sum(costs) / sum(speeds)
     assert ideal_s / simulate(costs, speeds, scheduling) >= 0.98
+
+
+def test_a_slow_rank_leaves_the_rest_to_those_who_are_done_earlier() -> None:
+    speeds = Counter()
+    fast, slow = SharedSpeed(speeds.add, 2), SharedSpeed(speeds.add, 2)
+    assert not slow.leave(10, 10)  # it has told nothing
+    slow.share(1.0)
+    assert not slow.leave(10, 10)  # nobody else is known
+    fast.share(0.25)
+    slow.share(1.0)
+    # A batch of 10 takes it 10 s. The other one, of 4 a second, needs 10 s for a rest of 30 and
+    # the batch that it has.
+    assert not slow.leave(10, 30)
+    assert not fast.leave(10, 10)
+    assert slow.leave(10, 29)
+    assert fast.share(0.25) == pytest.approx(1 / 2)  # of two ranks, one of which is not known
+    assert not fast.leave(10, 10)
+    assert slow.share(1.0) == pytest.approx(1 / 5)  # counted again, for another round
+
+
+def test_two_ranks_never_leave_to_each_other() -> None:
+    speeds = Counter()
+    first, second = SharedSpeed(speeds.add, 2), SharedSpeed(speeds.add, 2)
+    third = SharedSpeed(speeds.add, 3)
+    third.share(0.01)
+    first.share(1.0)
+    second.share(1.0)
+    # Both have seen the third, which is fast, and then it is gone.
+    speeds.add(-(1 << COUNT_SHIFT) - 100 * UNITS_PER_TOKEN)
+    assert first.leave(10, 10)
+    assert not second.leave(10, 10)
+    assert speeds.value == (1 << COUNT_SHIFT) + UNITS_PER_TOKEN
+
+
+@given(COSTS, st.lists(st.floats(min_value=0.01, max_value=1.0), min_size=1, max_size=12))
+def test_every_batch_is_scored_though_ranks_leave(costs: list[int], speeds: list[float]) -> None:
+    scored_s = simulate(costs, speeds, "predictive")
+    assert scored_s >= sum(costs) / sum(speeds) * (1 - 1e-9)
+
+
+def test_a_few_slow_ranks_cost_no_batch_of_theirs() -> None:
+    speeds = [1.0] * 252 + [1 / 3] * 4
+    costs = [1] * (100 * len(speeds))
+    ideal_s = sum(costs) / sum(speeds)
+    # Their batches take 3 % of the whole time.
+    assert ideal_s / simulate(costs, speeds, "predictive") > 0.985
 
 
 def test_unknown_speeds_count_as_the_mean_of_the_known() -> None:
