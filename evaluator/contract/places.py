@@ -31,15 +31,12 @@ def words_of(error: Mapping[str, Any]) -> str:
         error: one of pydantic's.
     """
     context = error.get("ctx", {})
-    name = str(context.get("discriminator", "")).strip("'")
-    match error["type"]:
-        case "union_tag_not_found":
-            return f"it lacks {name!r}, which says what kind it is"
-        case "union_tag_invalid":
-            return f"{name} is {context['tag']!r}, expected one of {context['expected_tags']}"
-        case "value_error":
-            return str(context["error"])
-    return str(error["msg"])
+    match error["type"], context:
+        case "union_tag_not_found", {"discriminator": name}:
+            return f"it lacks {name}, which says what kind it is"
+        case "union_tag_invalid", {"discriminator": name, "tag": tag, "expected_tags": expected}:
+            return f"{name[1:-1]} is {tag!r}, expected one of {expected}"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def place_in(document: Any, location: Location, *, is_missing: bool) -> tuple[str | int, ...]:
