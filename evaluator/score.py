@@ -19,8 +19,6 @@ from evaluator.plan import Batch
 from evaluator.tokens import Ids, TokenDocument
 from evaluator.windows import Window
 
-SLICE_POSITIONS = 128
-"""Positions whose logits exist at a time. Part of what fixes a figure's last bits."""
 CACHED_VALUES = 1 << 18
 """float32 values that a core's cache holds with room to spare. Changes no bit: rows stand alone."""
 
@@ -133,9 +131,8 @@ class Scorer:
         targets = self._ids(window)[window.score_begin : window.end].astype(np.int64)
         targets_S = torch.from_numpy(targets).to(self.device)
         scored_SD = hidden_TD[window.first_scored_input :]
-        slices = zip(
-            scored_SD.split(SLICE_POSITIONS), targets_S.split(SLICE_POSITIONS), strict=True
-        )
+        num_positions = self.forward.slice_positions
+        slices = zip(scored_SD.split(num_positions), targets_S.split(num_positions), strict=True)
         return torch.cat(
             [token_nll(self.forward.head(part_PD), part_P) for part_PD, part_P in slices]
         )
