@@ -53,9 +53,12 @@ def _log_sum_exp(logits_PV: Tensor) -> Tensor:
 
 
 def _num_rows_at_once(logits_PV: Tensor) -> int:
-    """On a CPU few rows, which stay in its cache from one pass over them to the next."""
+    """On a CPU few rows, which stay in its cache from one pass over them to the next.
+
+    At least two: a single one is computed twice.
+    """
     num_rows, vocabulary_size = logits_PV.shape
-    return max(1, CACHED_VALUES // vocabulary_size) if logits_PV.device.type == "cpu" else num_rows
+    return max(2, CACHED_VALUES // vocabulary_size) if logits_PV.device.type == "cpu" else num_rows
 
 
 class WindowSums(NamedTuple):

@@ -1,8 +1,6 @@
 """The scorer beside the bare forward: alternating, in one process, with one thread."""
 
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +18,13 @@ from evaluator.model import load_model
 from evaluator.model_files import find_model
 from evaluator.plan import Batch
 from evaluator.score import Scorer
+from evaluator.timing import peak_resident_bytes
 from evaluator.tokens import TokenDocument
 from evaluator.windows import Window
-from tests.bench.machine import ROOT, publish
+from tests.bench.machine import apart, publish
 
 WINDOW = 512
-NUM_PAIRS = 31
+NUM_PAIRS = 15
 LARGE_VOCABULARY = 262_144
 MEMORY_BAR_BYTES = 500 * 10**6
 
@@ -109,47 +108,36 @@ def compare(name: str, model: Any, num_rows: int) -> dict[str, object]:
     }
 
 
-MEMORY_CHILD = """
-import numpy as np, torch
-from evaluator.plan import Batch
-from evaluator.timing import peak_resident_bytes
-from evaluator.windows import Window
-from tests.bench.test_scoring import LARGE_VOCABULARY, large_vocabulary_model, scorer_for
+def compare_smollm2(folder: Path, dtype: torch.dtype) -> dict[str, object]:
+    loaded = load_model(folder, device=torch.device("cpu"), dtype=dtype)
+    return compare("SmolLM2-135M", loaded.model, loaded.num_rows)
 
-torch.set_num_threads(1)
-model = large_vocabulary_model(torch.float32)
-before = peak_resident_bytes()
-ids = np.random.default_rng(0).integers(10, LARGE_VOCABULARY, 2049).astype(np.int32)
-scorer = scorer_for(model, ids, LARGE_VOCABULARY)
-scorer.score(Batch(0, (Window(0, 0, 2049, 1, prefixed=False),) * 4))
-print(peak_resident_bytes() - before)
-"""
+
+def compare_large_vocabulary(dtype: torch.dtype) -> dict[str, object]:
+    return compare(f"{LARGE_VOCABULARY} words", large_vocabulary_model(dtype), LARGE_VOCABULARY)
 
 
 def peak_over_weights_bytes() -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY_CHILD],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-    )
-    return int(done.stdout)
+    """Of scoring four windows of 2048 with a large vocabulary."""
+    torch.set_num_threads(1)
+    model = large_vocabulary_model(torch.float32)
+    before_bytes = peak_resident_bytes()
+    ids = np.random.default_rng(0).integers(10, LARGE_VOCABULARY, 2049).astype(np.int32)
+    scorer = scorer_for(model, ids, LARGE_VOCABULARY)
+    scorer.score(Batch(0, (Window(0, 0, 2049, 1, prefixed=False),) * 4))
+    return peak_resident_bytes() - before_bytes
 
 
 def test_scoring_beside_the_bare_forward(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = []
     for dtype in (torch.float32, torch.bfloat16):
-        loaded = load_model(smollm2, device=torch.device("cpu"), dtype=dtype)
-        rows.append(compare("SmolLM2-135M", loaded.model, loaded.num_rows))
-        large = large_vocabulary_model(dtype)
-        rows.append(compare(f"{LARGE_VOCABULARY} words", large, LARGE_VOCABULARY))
+        rows.append(apart(compare_smollm2, smollm2, dtype))
+        rows.append(apart(compare_large_vocabulary, dtype))
     publish("scoring", rows, capsys, "torch", "transformers")
 
 
 def test_memory_at_a_large_vocabulary(capsys: pytest.CaptureFixture[str]) -> None:
-    peak_bytes = peak_over_weights_bytes()
+    peak_bytes = apart(peak_over_weights_bytes)
     row = {"vocabulary": LARGE_VOCABULARY, "window": 2048, "peak_over_weights_bytes": peak_bytes}
     publish("scoring-memory", [row], capsys, "torch", "transformers")
     assert peak_bytes < MEMORY_BAR_BYTES
