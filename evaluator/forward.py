@@ -15,12 +15,16 @@ import torch
 from torch import Tensor
 
 from evaluator.errors import ModelUnsupported
+from evaluator.prepacked import pack
 
 PROBE_TOKENS = 16
 SLICE_POSITIONS = 512
 SLICE_VALUES = 1 << 25
 """Positions, and logits, that exist at a time, at most: 134 MB of float32. Part of what fixes a
 figure's last bits, so it depends on the vocabulary alone."""
+NUMERICS = f"slices of {SLICE_POSITIONS} positions or {SLICE_VALUES} logits"
+"""What decides last bits beside versions, plan and machine. Ranks compare it, and so do attempts,
+as part of the plan's digest. Packed weights and the loss's pieces change no bit."""
 
 NOT_CAUSAL_SHARE = {torch.float32: 1e-5, torch.bfloat16: 2e-3, torch.float16: 2e-3}
 """Mean change of earlier logits, relative to their mean size, from which a model is not causal.
@@ -114,7 +118,7 @@ def _body_answers(body: Any, answer: Any) -> Iterator[None]:
 
 @torch.inference_mode()
 def cut_model(model: Any, num_rows: int) -> Cut:
-    """Try on a few tokens how the model can be cut.
+    """Try on a few tokens how the model can be cut, and pack its body.
 
     Args:
         model: A causal language model in evaluation mode.
@@ -134,9 +138,11 @@ def cut_model(model: Any, num_rows: int) -> Cut:
         linear = Forward(body, LinearHead(model), positions)
         fits = hidden_TD.shape[-1] == model.get_output_embeddings().weight.shape[-1]
         if fits and _agrees(linear.head, hidden_TD, own_TV):
+            pack(body)
             return Cut(linear)
         own = Forward(body, OwnHead(model, type(answer)), positions)
         if _agrees(own.head, hidden_TD, own_TV):
+            pack(body)
             note = (
                 f"{type(model).__name__} changes its logits after the head; its own code was used"
             )

@@ -176,7 +176,8 @@ def digest_weights(model: Any) -> str:
 
 def _sum_bytes(tensor: torch.Tensor) -> int:
     """Sum of a tensor's bytes, eight at a time, modulo 2^64."""
-    bytes_N = tensor.detach().reshape(-1).view(torch.uint8)
+    plain = tensor.detach().to_dense() if tensor.is_mkldnn else tensor.detach()
+    bytes_N = plain.reshape(-1).view(torch.uint8)
     if bytes_N.storage_offset() % 8:
         bytes_N = bytes_N.clone()
     num_whole = len(bytes_N) // 8 * 8
