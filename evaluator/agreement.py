@@ -4,12 +4,13 @@ import json
 
 from evaluator.contract.launch import LaunchSpec
 from evaluator.errors import PlanMismatch
+from evaluator.forward import NUMERICS
 from evaluator.prepare import Text
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
 from evaluator.versions import PACKAGES, versions
 
-FIELDS = (*PACKAGES, "model", "weights", "data", "tokenizer", "ids", "scoring", "plan")
+FIELDS = (*PACKAGES, "model", "weights", "data", "tokenizer", "ids", "scoring", "numerics", "plan")
 """Compared in this order: the first that differs is the cause of what follows."""
 
 
@@ -29,6 +30,7 @@ def identity(text: Text, model_digest: str | None, weights_digest: str) -> dict[
         "tokenizer": text.tokenizer_digest,
         "ids": text.corpus.ids_digest,
         "scoring": text.convention.used.model_dump(),
+        "numerics": NUMERICS,
         "plan": text.plan.facts.digest,
     }
     if model_digest is not None:
@@ -71,6 +73,7 @@ def check_finished(spec: LaunchSpec, plan_digest: str, model_digest: str) -> Non
         if digest is not None and digest != found[field]:
             msg = (
                 f"the finished batches belong to the {field} {digest}, but now it is "
-                f"{found[field]}: data, tokenizer, model or request changed; start a new job"
+                f"{found[field]}: data, tokenizer, model, request or the evaluator changed; "
+                "start a new job"
             )
             raise PlanMismatch(msg)
