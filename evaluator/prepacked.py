@@ -47,4 +47,5 @@ def pack(body: Any) -> None:
 
 
 def _gains(weight: Tensor) -> bool:
-    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
+    is_whole = type(weight.data) is Tensor  # no part of one that several ranks share
+    return is_whole and weight.dtype == torch.bfloat16 and weight.device.type == "cpu"

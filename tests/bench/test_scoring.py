@@ -75,6 +75,20 @@ def processor_s(work: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
+def matrix_peak(dtype: torch.dtype) -> float:
+    """Floating point operations a second of a large product, on this thread."""
+    size = 2048
+    left, right = (torch.randn(size, size).to(dtype) for _ in range(2))
+    seconds = min(processor_s(lambda: torch.mm(left, right)) for _ in range(5))
+    return float(2 * size**3 / seconds)
+
+
+def products(model: Any) -> int:
+    """Floating point operations of the matrix products with weights, for one window."""
+    weights = sum(m.weight.numel() for m in model.modules() if type(m) is torch.nn.Linear)
+    return 2 * WINDOW * weights
+
+
 def compare(name: str, make: Callable[[], Any], num_rows: int) -> dict[str, object]:
     """Speed of the scorer over that of the model's own forward with its scored logits."""
     torch.set_num_threads(1)
@@ -99,14 +113,16 @@ def compare(name: str, make: Callable[[], Any], num_rows: int) -> dict[str, obje
         took = {first: processor_s(first), second: processor_s(second)}
         pairs.append((took[bare], took[score]))
     lower, middle, upper = statistics.quantiles(bare_s / score_s for bare_s, score_s in pairs)
+    score_s = statistics.median(score_s for _, score_s in pairs)
     return {
         "model": name,
         "dtype": str(model.dtype).removeprefix("torch."),
         "bare_s": statistics.median(bare_s for bare_s, _ in pairs),
-        "score_s": statistics.median(score_s for _, score_s in pairs),
+        "score_s": score_s,
         "ratio": middle,
         "quartile_1": lower,
         "quartile_3": upper,
+        "of_matrix_peak": products(plain) / score_s / matrix_peak(plain.dtype),
     }
 
 
