@@ -5,12 +5,16 @@ import json
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.parallelism import GroupShape
 from evaluator.errors import PlanMismatch
+from evaluator.forward import NUMERICS
 from evaluator.prepare import Text
 from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
 from evaluator.versions import PACKAGES, versions
 
-FIELDS = (*PACKAGES, "group", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan")
+FIELDS = (
+    *(*PACKAGES, "group", "model", "weights", "data", "tokenizer", "ids"),
+    *("scoring", "numerics", "plan"),
+)
 """Compared in this order: the first that differs is the cause of what follows."""
 
 
@@ -34,6 +38,7 @@ def identity(
         "tokenizer": text.tokenizer_digest,
         "ids": text.corpus.ids_digest,
         "scoring": text.convention.used.model_dump(),
+        "numerics": NUMERICS,
         "plan": text.plan.facts.digest,
     }
     if model_digest is not None:
@@ -94,8 +99,8 @@ def check_finished(
         if digest is not None and digest != found[field]:
             msg = (
                 f"the finished batches belong to the {field} {digest}, but now it is "
-                f"{found[field]}: data, tokenizer, model or library changed; put the old "
-                f"ones back and retry, or start a new job"
+                f"{found[field]}: data, tokenizer, model, library or evaluator changed; put the "
+                f"old ones back and retry, or start a new job"
             )
             raise PlanMismatch(msg)
     if spec.finished_group not in (None, group):

@@ -15,8 +15,16 @@ import torch
 from torch import Tensor
 
 from evaluator.errors import ModelUnsupported
+from evaluator.prepacked import pack
 
 PROBE_TOKENS = 16
+SLICE_POSITIONS = 512
+SLICE_VALUES = 1 << 25
+"""Positions, and logits, that exist at a time, at most: 134 MB of float32. Part of what fixes a
+figure's last bits, so it depends on the vocabulary alone."""
+NUMERICS = f"slices of {SLICE_POSITIONS} positions or {SLICE_VALUES} logits"
+"""What decides last bits beside versions, plan and machine. Ranks compare it, and so do attempts,
+as part of the plan's digest. Packed weights and the loss's pieces change no bit."""
 
 NOT_CAUSAL_SHARE = {torch.float32: 1e-5, torch.bfloat16: 2e-3, torch.float16: 2e-3}
 """Mean change of earlier logits, relative to their mean size, from which a model is not causal.
@@ -27,7 +35,7 @@ class HeadPath(Protocol):
     """From hidden states to logits."""
 
     def __call__(self, hidden_PD: Tensor) -> Tensor:
-        """Logits [P, V] of hidden states [P, D]."""
+        """Logits [P, V] of hidden states [P, D]. The next call may overwrite them."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,8 @@ class Forward:
 
     body: Any
     head: HeadPath
+    slice_positions: int
+    """Positions that go through the head at a time."""
 
     def hidden(self, ids_BT: Tensor) -> Tensor:
         """Last hidden states [B, T, D]."""
@@ -52,16 +62,28 @@ class Cut:
 
 
 class LinearHead:
-    """The output embedding and nothing else."""
+    """The output embedding and nothing else.
+
+    Without a bias it writes into memory of its own, again and again: fresh pages for each slice
+    were seen to cost a fifth of the product.
+    """
 
     def __init__(self, model: Any) -> None:
         self._head = model.get_output_embeddings()
+        self._is_product = type(self._head) is torch.nn.Linear and self._head.bias is None
+        self._logits_PV: Tensor | None = None
 
     def __call__(self, hidden_PD: Tensor) -> Tensor:
         """Logits [P, V]."""
-        # [1, P, D] as the model itself hands it over, so that the probe can ask for equal bits.
-        logits_PV: Tensor = self._head(hidden_PD[None])[0]
-        return logits_PV
+        if not self._is_product:
+            # [1, P, D] as the model itself hands it over, so that the probe can ask for equal bits.
+            logits_PV: Tensor = self._head(hidden_PD[None])[0]
+            return logits_PV
+        weight_VD: Tensor = self._head.weight
+        if self._logits_PV is None or len(self._logits_PV) < len(hidden_PD):
+            self._logits_PV = None  # Frees the smaller one first.
+            self._logits_PV = hidden_PD.new_empty(len(hidden_PD), len(weight_VD))
+        return torch.mm(hidden_PD, weight_VD.t(), out=self._logits_PV[: len(hidden_PD)])
 
 
 class OwnHead:
@@ -96,7 +118,7 @@ def _body_answers(body: Any, answer: Any) -> Iterator[None]:
 
 @torch.inference_mode()
 def cut_model(model: Any, num_rows: int) -> Cut:
-    """Try on a few tokens how the model can be cut.
+    """Try on a few tokens how the model can be cut, and pack its body.
 
     Args:
         model: A causal language model in evaluation mode.
@@ -109,21 +131,29 @@ def cut_model(model: Any, num_rows: int) -> Cut:
     own_TV = model(input_ids=ids_1T, use_cache=False).logits[0]
     _check_causal(model, ids_1T, own_TV)
     body = model.base_model
+    positions = slice_positions(own_TV.shape[-1])
     if body is not model:
         answer = body(input_ids=ids_1T, use_cache=False)
         hidden_TD = answer.last_hidden_state[0]
-        linear = Forward(body, LinearHead(model))
+        linear = Forward(body, LinearHead(model), positions)
         fits = hidden_TD.shape[-1] == model.get_output_embeddings().weight.shape[-1]
         if fits and _agrees(linear.head, hidden_TD, own_TV):
+            pack(body)
             return Cut(linear)
-        own = Forward(body, OwnHead(model, type(answer)))
+        own = Forward(body, OwnHead(model, type(answer)), positions)
         if _agrees(own.head, hidden_TD, own_TV):
+            pack(body)
             note = (
                 f"{type(model).__name__} changes its logits after the head; its own code was used"
             )
             return Cut(own, (note,))
     msg = f"{type(model).__name__} can't be split into body and head: its logits do not come out"
     raise ModelUnsupported(msg)
+
+
+def slice_positions(vocabulary_size: int) -> int:
+    """Positions of a slice: as many as keep its logits within bounds, and at least one."""
+    return max(1, min(SLICE_POSITIONS, SLICE_VALUES // vocabulary_size))
 
 
 def _agrees(head: HeadPath, hidden_TD: Tensor, own_TV: Tensor) -> bool:

@@ -210,7 +210,8 @@ def digest_weights(model: Any) -> str:
 def _sum_bytes(tensor: torch.Tensor) -> int:
     """Sum of a tensor's bytes, eight at a time, modulo 2^64; of a sharded one this rank's part."""
     own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    bytes_N = own.detach().reshape(-1).view(torch.uint8)
+    plain = own.detach().to_dense() if own.is_mkldnn else own.detach()
+    bytes_N = plain.reshape(-1).view(torch.uint8)
     if bytes_N.storage_offset() % 8:
         bytes_N = bytes_N.clone()
     num_whole = len(bytes_N) // 8 * 8

@@ -19,6 +19,7 @@ from evaluator.data import read_documents, usual_join
 from evaluator.data.long_text import long_document
 from evaluator.device import DTYPES
 from evaluator.errors import DataEmpty
+from evaluator.forward import NUMERICS
 from evaluator.model import LoadedModel, load_model
 from evaluator.model_files import ModelFiles
 from evaluator.parallel.group import ScoringGroup
@@ -216,6 +217,8 @@ def _basis(corpus: Corpus, tokenizer_digest: str, convention: Convention) -> byt
         "tokenizer": tokenizer_digest,
         # The definition is prose, which may be improved.
         "scoring": convention.used.model_dump(exclude={"definition"}),
+        # Not what is scored but how: work that was computed otherwise must not be taken over.
+        "numerics": NUMERICS,
     }
     return json.dumps(facts, sort_keys=True).encode()
 

@@ -20,8 +20,6 @@ from evaluator.plan import Batch
 from evaluator.tokens import Ids, TokenDocument
 from evaluator.windows import Window
 
-SLICE_POSITIONS = 128
-"""Positions whose logits exist at a time. Part of what fixes a figure's last bits."""
 CACHED_VALUES = 1 << 18
 """float32 values that a core's cache holds with room to spare. Changes no bit: rows stand alone."""
 
@@ -61,9 +59,12 @@ def _log_sum_exp(logits_PV: Tensor) -> Tensor:
 
 
 def _num_rows_at_once(logits_PV: Tensor) -> int:
-    """On a CPU few rows, which stay in its cache from one pass over them to the next."""
+    """On a CPU few rows, which stay in its cache from one pass over them to the next.
+
+    At least two: a single one is computed twice.
+    """
     num_rows, vocabulary_size = logits_PV.shape
-    return max(1, CACHED_VALUES // vocabulary_size) if logits_PV.device.type == "cpu" else num_rows
+    return max(2, CACHED_VALUES // vocabulary_size) if logits_PV.device.type == "cpu" else num_rows
 
 
 class WindowSums(NamedTuple):
@@ -150,9 +151,10 @@ class Scorer:
         targets_S = torch.from_numpy(targets).to(self.device)
         scored_SD = hidden_TD[window.first_scored_input :]
         begin, end = self.cp.bounds(len(targets_S))
+        num_positions = self.forward.slice_positions
         slices = zip(
-            scored_SD[begin:end].split(SLICE_POSITIONS),
-            targets_S[begin:end].split(SLICE_POSITIONS),
+            scored_SD[begin:end].split(num_positions),
+            targets_S[begin:end].split(num_positions),
             strict=True,
         )
         own = torch.cat(

@@ -147,7 +147,7 @@ def split_context(model: Any, cut: Cut, place: Place, num_rows: int) -> Cut:
         model.set_attn_implementation(ATTENTION)
     except ValueError as error:
         raise _refusal(model, "its attention can't be replaced") from error
-    split = ContextForward(forward.body, forward.head, place)
+    split = ContextForward(forward.body, forward.head, forward.slice_positions, place)
     try:
         found_TD = split.hidden(ids_1T)[0].float()
     except (TypeError, LookupError) as error:

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from evaluator.errors import ModelUnsupported
-from evaluator.forward import LinearHead, OwnHead, cut_model
+from evaluator.forward import LinearHead, OwnHead, cut_model, slice_positions
 
 LLAMA_LIKE: dict[str, Any] = {
     "vocab_size": 64,
@@ -83,8 +83,27 @@ def test_the_cut_gives_the_models_own_logits_in_slices(make: Any) -> None:
     with torch.inference_mode():
         own = model(ids, use_cache=False).logits
         hidden = forward.hidden(ids)
-        cut = torch.stack([torch.cat([forward.head(p) for p in row.split(7)]) for row in hidden])
+        cut = torch.stack(
+            [torch.cat([forward.head(p).clone() for p in row.split(7)]) for row in hidden]
+        )
     assert torch.allclose(cut, own, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary_size", "expected"), [(320, 512), (49_152, 512), (262_144, 128), (2**26, 1)]
+)
+def test_a_slice_of_logits_stays_small(vocabulary_size: int, expected: int) -> None:
+    assert slice_positions(vocabulary_size) == expected
+
+
+def test_a_plain_head_writes_all_slices_into_the_same_memory(tiny: Path) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny).eval()
+    head = cut_model(model, 320).forward.head
+    hidden = torch.randn(40, 32)
+    with torch.inference_mode():
+        places = {head(part).data_ptr() for part in hidden.split(13)}
+        assert len(places) == 1
+        assert torch.equal(head(hidden[13:26]), model.lm_head(hidden[13:26]))
 
 
 def test_a_plain_head_is_used_as_it_is(tiny: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_slow_rank_that_still_moves_is_waited_for() -> None:
 
 
 def facts(**changes: object) -> dict[str, object]:
-    names = (*PACKAGES, "weights", "model", "data", "tokenizer", "ids", "plan")
+    names = (*PACKAGES, "weights", "model", "data", "tokenizer", "ids", "numerics", "plan")
     return {"group": {}, "scoring": {}, **dict.fromkeys(names, A)} | changes
 
 
@@ -115,9 +115,13 @@ def facts(**changes: object) -> dict[str, object]:
         (facts(tokenizer=B, ids=B, plan=B), "tokenizer"),
         (facts(ids=B, plan=B), "ids"),
         (facts(scoring=B, plan=B), "scoring"),
+        (facts(numerics=B, plan=B), "numerics"),
         (facts(plan=B), "plan"),
     ],
-    ids=["torch", "group", "model", "weights", "data", "tokenizer", "ids", "scoring", "plan"],
+    ids=[
+        *("torch", "group", "model", "weights", "data", "tokenizer", "ids", "scoring"),
+        *("numerics", "plan"),
+    ],
 )
 def test_the_rank_and_the_field_that_differ_are_named(mine: dict[str, object], field: str) -> None:
     first, second = peers_of(2)

@@ -238,7 +238,7 @@ def test_a_broken_weight_is_told_and_what_was_finished_goes_home(
 
 
 def test_finished_work_of_another_plan_or_model_is_refused(
-    tiny: Path, copy: Path, tmp_path: Path
+    tiny: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_here(make_spec(tiny, [words(60)], scoring=LM_EVAL), tmp_path / "first")
     entries = [
@@ -263,6 +263,10 @@ def test_finished_work_of_another_plan_or_model_is_refused(
     failure = failure_of(make_spec(copy, [words(60)], **finished), tmp_path / "weights")
     assert failure.reason is FailureReason.PLAN_MISMATCH
     assert f"belong to the model {first.model_digest}" in failure.message
+
+    monkeypatch.setattr("evaluator.prepare.NUMERICS", "slices of 7 positions")
+    failure = failure_of(make_spec(tiny, [words(60)], **finished), tmp_path / "numerics")
+    assert f"belong to the plan {first.plan.digest}" in failure.message
 
 
 def test_a_run_that_is_no_longer_wanted_stops(tiny: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from evaluator.errors import LossNotFinite
 from evaluator.forward import cut_model
-from evaluator.plan import Batch
+from evaluator.plan import Batch, make_plan
 from evaluator.score import Scorer, sum_windows, token_nll
 from evaluator.tokens import TokenDocument
 from evaluator.windows import PrefixPlace, Window, document_windows, lm_eval
@@ -119,11 +119,37 @@ def test_windows_cost_what_full_logits_in_float64_say(tiny: Path) -> None:
         assert squares == pytest.approx(exact.square().sum().item(), rel=1e-6)
 
 
+def test_nothing_is_computed_but_the_text_and_its_prefixes(tiny: Path) -> None:
+    model = load(tiny)
+    scorer = scorer_for(model, ids_of(100, seed=1), ids_of(7, seed=2))
+    fed: list[int] = []
+    through_head: list[int] = []
+
+    def head(hidden_PD: torch.Tensor) -> torch.Tensor:
+        through_head.append(len(hidden_PD))
+        return scorer.forward.head(hidden_PD)
+
+    model.base_model.register_forward_pre_hook(
+        lambda _body, _args, inputs: fed.append(inputs["input_ids"].numel()), with_kwargs=True
+    )
+    counting = replace(scorer, forward=replace(scorer.forward, head=head))
+    windows = [
+        window
+        for document, num_tokens in enumerate((100, 7))
+        for window in document_windows(document, num_tokens, lm_eval(16, PrefixPlace.FIRST))
+    ]
+    plan = make_plan(windows, batch_tokens=64, basis=b"")
+    for batch in plan.batches:
+        counting.score(batch)
+    assert len(fed) == len(windows) == 8
+    # 16 inputs a window (lm-eval fills the last one up to the left), 7 in the short document.
+    assert sum(fed) == plan.facts.num_input_tokens == 7 * 16 + 7
+    assert sum(through_head) == plan.facts.num_scored_tokens == 107
+
+
 # One and two inputs were seen to be rounded otherwise in company.
 @pytest.mark.parametrize("length", [1, 2, 3, 64])
-def test_a_window_costs_the_same_in_any_company_and_any_slicing(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, length: int
-) -> None:
+def test_a_window_costs_the_same_in_any_company_and_any_slicing(tiny: Path, length: int) -> None:
     torch.set_num_threads(1)
     model = load(tiny)
     scorer = scorer_for(model, *(ids_of(64, seed) for seed in range(4)))
@@ -131,8 +157,8 @@ def test_a_window_costs_the_same_in_any_company_and_any_slicing(
     together = nll_nats_of(scorer, *windows)
     alone = tuple(nll_nats_of(scorer, window)[0] for window in windows)
     assert together == alone
-    monkeypatch.setattr("evaluator.score.SLICE_POSITIONS", 16)
-    assert nll_nats_of(scorer, *windows) == pytest.approx(together, rel=1e-9)
+    sliced = replace(scorer, forward=replace(scorer.forward, slice_positions=16))
+    assert nll_nats_of(sliced, *windows) == pytest.approx(together, rel=1e-9)
 
 
 def test_an_all_zero_head_gives_the_vocabulary_size(tiny: Path) -> None:
