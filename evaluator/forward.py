@@ -127,21 +127,23 @@ def cut_model(model: Any, num_rows: int) -> Cut:
     Raises:
         ModelUnsupported: Later tokens change earlier logits, or no cut gives the model's logits.
     """
-    ids_1T = (torch.arange(PROBE_TOKENS, device=model.device) % num_rows)[None]
-    own_TV = model(input_ids=ids_1T, use_cache=False).logits[0]
-    _check_causal(model, ids_1T, own_TV)
+    ids_2T = _probe(model.device, num_rows)
+    # Weights are read once for both rows, and reading them is what a short forward costs.
+    own_2TV = model(input_ids=ids_2T, use_cache=False).logits
+    _check_causal(model, own_2TV)
+    own_PV = own_2TV.flatten(0, 1)
     body = model.base_model
-    positions = slice_positions(own_TV.shape[-1])
+    positions = slice_positions(own_PV.shape[-1])
     if body is not model:
-        answer = body(input_ids=ids_1T, use_cache=False)
-        hidden_TD = answer.last_hidden_state[0]
+        answer = body(input_ids=ids_2T, use_cache=False)
+        hidden_PD = answer.last_hidden_state.flatten(0, 1)
         linear = Forward(body, LinearHead(model), positions)
-        fits = hidden_TD.shape[-1] == model.get_output_embeddings().weight.shape[-1]
-        if fits and _agrees(linear.head, hidden_TD, own_TV):
+        fits = hidden_PD.shape[-1] == model.get_output_embeddings().weight.shape[-1]
+        if fits and _agrees(linear.head, hidden_PD, own_PV):
             pack(body)
             return Cut(linear)
         own = Forward(body, OwnHead(model, type(answer)), positions)
-        if _agrees(own.head, hidden_TD, own_TV):
+        if _agrees(own.head, hidden_PD, own_PV):
             pack(body)
             note = (
                 f"{type(model).__name__} changes its logits after the head; its own code was used"
@@ -156,18 +158,22 @@ def slice_positions(vocabulary_size: int) -> int:
     return max(1, min(SLICE_POSITIONS, SLICE_VALUES // vocabulary_size))
 
 
-def _agrees(head: HeadPath, hidden_TD: Tensor, own_TV: Tensor) -> bool:
-    logits_TV = head(hidden_TD)
+def _agrees(head: HeadPath, hidden_PD: Tensor, own_PV: Tensor) -> bool:
+    logits_PV = head(hidden_PD)
     # NaN is told later, with its place; here it must not pass for another head.
-    return bool(torch.equal(logits_TV.nan_to_num(), own_TV.nan_to_num()))
+    return bool(torch.equal(logits_PV.nan_to_num(), own_PV.nan_to_num()))
 
 
-def _check_causal(model: Any, ids_1T: Tensor, own_TV: Tensor) -> None:
-    half = PROBE_TOKENS // 2
-    changed_1T = ids_1T.clone()
-    changed_1T[0, half:] = ids_1T[0, :half]
-    before_TV = own_TV[:half].float()
-    after_TV = model(input_ids=changed_1T, use_cache=False).logits[0, :half].float()
+def _probe(device: torch.device, num_rows: int) -> Tensor:
+    """Two rows of tokens that differ in their second half."""
+    ids_T = torch.arange(PROBE_TOKENS, device=device) % num_rows
+    half_T = ids_T[: PROBE_TOKENS // 2]
+    return torch.stack([ids_T, half_T.repeat(2)])
+
+
+def _check_causal(model: Any, own_2TV: Tensor) -> None:
+    """Raise where the second halves of the probe's rows show in the logits of the first."""
+    before_TV, after_TV = own_2TV[:, : PROBE_TOKENS // 2].float()
     change = (before_TV - after_TV).abs().mean().item()
     if change > NOT_CAUSAL_SHARE[model.dtype] * before_TV.abs().mean().item():
         msg = (

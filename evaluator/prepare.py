@@ -26,7 +26,7 @@ from evaluator.parallel.group import ScoringGroup
 from evaluator.perplexity import TextSize
 from evaluator.plan import Plan, make_plan
 from evaluator.tokens import Corpus, TokenDocument, adds_bos, check_ids, digest_tokenizer
-from evaluator.windows import Window, document_windows, unscored_tokens, why_without_windows
+from evaluator.windows import Tail, Window, document_windows, unscored_tokens, why_without_windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +202,17 @@ def _advice(excluded: Counter[str], longest: int, convention: Convention) -> str
             f": {used.convention} takes whole documents in windows of {used.window}, and the "
             f"longest has {longest} tokens; ask for a longer scoring.window, or take lm-eval"
         )
-    if "too_short" in excluded:
+    if "too_short" not in excluded:
+        return ""
+    if convention.rule.tail is Tail.DROP:
         return (
             f": the longest has {longest} tokens, and {used.convention} wants full windows of "
             f"{used.window}; ask for a shorter scoring.window, or take lm-eval"
         )
-    return ""
+    return (
+        f": the longest has {longest} token, and with no prefix a token is scored only after "
+        f"another; ask for scoring.prefix bos or eos"
+    )
 
 
 def _basis(corpus: Corpus, tokenizer_digest: str, convention: Convention) -> bytes:

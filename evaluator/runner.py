@@ -1,10 +1,7 @@
 """The run itself: set up, score, audit, collect."""
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from evaluator import device as devices
 from evaluator import process_group
@@ -17,7 +14,6 @@ from evaluator.errors import LossNotFinite
 from evaluator.ledger import Ledger
 from evaluator.model import silence_libraries
 from evaluator.narrator import Narrator
-from evaluator.process_group import Peers
 from evaluator.ranks import RankInfo
 from evaluator.run_context import RunContext
 from evaluator.schedule import Work
@@ -28,51 +24,46 @@ from evaluator.timing import RankClock
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One rank's part of a run, before it has met the others."""
+def execute(
+    spec: LaunchSpec, rank: RankInfo, clock: RankClock, narrator: Narrator, run_dir: Path
+) -> Result | None:
+    """Do all of a run, as one rank of it.
 
-    spec: LaunchSpec
-    rank: RankInfo
-    clock: RankClock
-    narrator: Narrator
-    run_dir: Path
+    Args:
+        spec: What was asked for.
+        rank: This one.
+        clock: Where its time goes.
+        narrator: What it tells.
+        run_dir: Takes the artifacts.
 
-    def execute(self) -> Result | None:
-        """Do all of it.
+    Returns:
+        The result on rank 0, None elsewhere.
 
-        Returns:
-            The result on rank 0, None elsewhere.
-
-        Raises:
-            EvaluatorError: The run can't go on.
-        """
-        self.narrator.enter("load")
-        silence_libraries()
-        device = devices.choose_device(self.spec.launch.device, self.rank.local_rank)
-        devices.settle(self.spec.launch.threads_per_rank)
-        if device.type == "cuda":
-            self.clock.peak_memory_bytes = devices.peak_allocated_bytes
-        with self.clock.measure("communicate"):
-            peers = process_group.connect(
-                self.rank, self.spec, self.narrator.recorder, self.narrator.tick
-            )
-        self.clock.traffic = peers.traffic.snapshot
-        try:
-            return _execute(self._context(peers, device))
-        finally:
-            process_group.leave()
-
-    def _context(self, peers: Peers, device: torch.device) -> RunContext:
-        return RunContext(
-            spec=self.spec,
-            rank=self.rank,
-            clock=self.clock,
-            narrator=self.narrator,
-            run_dir=self.run_dir,
-            peers=peers,
-            device=device,
-        )
+    Raises:
+        EvaluatorError: The run can't go on.
+    """
+    narrator.enter("load")
+    silence_libraries()
+    device = devices.choose_device(spec.launch.device, rank.local_rank)
+    devices.settle(spec.launch.threads_per_rank)
+    if device.type == "cuda":
+        clock.peak_memory_bytes = devices.peak_allocated_bytes
+    with clock.measure("communicate"):
+        peers = process_group.connect(rank, spec, narrator.recorder, narrator.tick)
+    clock.traffic = peers.traffic.snapshot
+    run = RunContext(
+        spec=spec,
+        rank=rank,
+        clock=clock,
+        narrator=narrator,
+        run_dir=run_dir,
+        peers=peers,
+        device=device,
+    )
+    try:
+        return _execute(run)
+    finally:
+        process_group.leave()
 
 
 def _execute(run: RunContext) -> Result | None:

@@ -139,15 +139,9 @@ class Session:
         """
         try:
             # Imports torch and transformers, which takes seconds.
-            from evaluator.runner import Run
+            from evaluator.runner import execute
 
-            return Run(
-                spec=self._spec,
-                rank=self._rank,
-                clock=self._clock,
-                narrator=self._narrator,
-                run_dir=self._run_dir,
-            ).execute()
+            return execute(self._spec, self._rank, self._clock, self._narrator, self._run_dir)
         except EvaluatorError as error:
             logger.error("the run failed", extra={"reason": error.reason, "cause": error.message})
             self._narrator.failure(error)

@@ -148,12 +148,25 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
         (
             {"documents": ["a", ""], "scoring": LM_EVAL | {"prefix": "none"}},
             FailureReason.DATA_EMPTY,
-            r"\(1 empty, 1 too_short\)",
+            r"\(1 empty, 1 too_short\): the longest has 1 token, .* scoring.prefix bos or eos",
+        ),
+        (
+            {"documents": ["a b c"], "scoring": {"convention": "gptq", "window": POSITIONS}},
+            FailureReason.DATA_EMPTY,
+            rf"\(1 too_short\): the longest has \d+ tokens, .* full windows of {POSITIONS}",
+        ),
+        (
+            {
+                "documents": ["a " * 2 * POSITIONS],
+                "scoring": {"convention": "document", "window": POSITIONS},
+            },
+            FailureReason.DATA_EMPTY,
+            rf"\(1 too_long\): document takes whole documents in windows of {POSITIONS}",
         ),
         (
             {"documents": ["a"], "scoring": LM_EVAL | {"window": POSITIONS + 1}},
             FailureReason.WINDOW_TOO_LONG,
-            rf"window is {POSITIONS + 1}, but the model has {POSITIONS} positions",
+            rf"window is {POSITIONS + 1}, but the model has {POSITIONS} positions; ask for",
         ),
         (
             {"documents": ["a"], "scoring": {"convention": "hf-strided", "stride": POSITIONS + 1}},
@@ -179,6 +192,8 @@ def failure_of(spec: LaunchSpec, run_dir: Path) -> Failure:
     ids=[
         "empty",
         "too short",
+        "no full window",
+        "too long",
         "window",
         "stride",
         "no data",
