@@ -25,7 +25,9 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def wait_for(look: Callable[[], T | None], *, within_s: float, what: str) -> T:
+def wait_for(
+    look: Callable[[], T | None], *, within_s: float, what: str, poll_s: float = POLL_S
+) -> T:
     """Return what `look` gives once it gives something true.
 
     Raises:
@@ -38,7 +40,7 @@ def wait_for(look: Callable[[], T | None], *, within_s: float, what: str) -> T:
         if time.monotonic() > deadline:
             msg = f"not within {within_s} s: {what}"
             raise AssertionError(msg)
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def launch_processes(state_dir: Path, within: str = "") -> dict[int, str]:
