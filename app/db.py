@@ -6,19 +6,18 @@ a lock; on PostgreSQL the rows of a job are serialised by locking its row (`lock
 """
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.ext.asyncio import (
-    AsyncEngine,
-    AsyncSession,
-    async_sessionmaker,
-    create_async_engine,
-)
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
+
+from app.auth.projects import PROJECT, ProjectSession
 
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
@@ -57,15 +56,28 @@ class Database:
             _configure_sqlite(self.engine)
         self._on_change = on_change
         self._writer = asyncio.Lock()
-        self._read = async_sessionmaker(self.engine, expire_on_commit=False)
-        self._write = async_sessionmaker(
-            self.engine.execution_options(assay_writes=True), expire_on_commit=False
+        self._writing_engine = self.engine.execution_options(assay_writes=True)
+        self.project: str | None = None
+        """The one whose jobs are there; null: all."""
+
+    def within(self, project: str | None) -> Self:
+        """Return the same database, with the jobs of one project alone (null: of all)."""
+        confined = copy.copy(self)
+        confined.project = project
+        return confined
+
+    def _session(self, engine: AsyncEngine) -> AsyncSession:
+        if self.project is None:
+            return AsyncSession(engine, expire_on_commit=False, sync_session_class=Session)
+        info = {PROJECT: self.project}
+        return AsyncSession(
+            engine, expire_on_commit=False, sync_session_class=ProjectSession, info=info
         )
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
         """Give a session that only reads."""
-        async with self._read() as session:
+        async with self._session(self.engine) as session:
             yield session
 
     @asynccontextmanager
@@ -74,7 +86,7 @@ class Database:
         async with AsyncExitStack() as stack:
             if self.is_sqlite:
                 await stack.enter_async_context(self._writer)
-            session = await stack.enter_async_context(self._write())
+            session = await stack.enter_async_context(self._session(self._writing_engine))
             changed: set[str] = session.info.setdefault("changed_jobs", set())
             async with session.begin():
                 yield session

@@ -25,12 +25,14 @@ from app.errors import (
     ApiError,
     BodyTooLarge,
     DatabaseUnavailable,
+    InsufficientScope,
     InternalError,
     InvalidRequest,
     MethodNotAllowed,
     NotReady,
     RouteNotFound,
     TokenInvalid,
+    TokenMissing,
     TooManyStreams,
     UnsupportedMediaType,
 )
@@ -45,8 +47,10 @@ PROBLEM_URN = "urn:assay:problem:"
 _PLACES_MAX = 20
 _TEXT_MAX_CHARS = 400
 _RETRY_AFTER_SECONDS = "5"
+_CHALLENGE = 'Bearer realm="assay"'
 
 _LOCATIONS = frozenset({"body", "query", "path", "header"})
+DATABASE_ERRORS = (DBAPIError, PoolTimeoutError)
 _UNREACHABLE = (OperationalError, InterfaceError, PoolTimeoutError)
 
 
@@ -96,8 +100,13 @@ def problem(
 
 def _usual_headers(error: ApiError) -> dict[str, str]:
     match error:
+        case TokenMissing():
+            return {"WWW-Authenticate": _CHALLENGE}  # RFC 6750, 3.1: without an error then
         case TokenInvalid():
-            return {"WWW-Authenticate": 'Bearer realm="assay", error="invalid_token"'}
+            return {"WWW-Authenticate": f'{_CHALLENGE}, error="invalid_token"'}
+        case InsufficientScope(scope=scope):
+            named = f'error="insufficient_scope", scope="{scope}"'
+            return {"WWW-Authenticate": f"{_CHALLENGE}, {named}"}
         case BodyTooLarge():
             return {"Connection": "close"}  # the rest of the body is not read
         case TooManyStreams() | DatabaseUnavailable() | NotReady():
@@ -164,33 +173,35 @@ async def _on_api_error(request: Request, error: ApiError) -> Response:
     return problem(request.scope, error)
 
 
-async def _on_database_error(request: Request, error: Exception) -> Response:
+def database_problem(scope: Scope, error: Exception) -> Response:
     """Answer 503 while the database can't be reached or written; else it is a defect."""
-    if (refused := _disk_error(request, error)) is not None:
+    if (refused := _disk_error(scope, error)) is not None:
         return refused
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
     if not lost and not isinstance(error, _UNREACHABLE):
         raise error
     _log.error("the database does not answer", exc_info=error)
-    return problem(
-        request.scope, DatabaseUnavailable("the database does not answer: try again later")
-    )
+    return problem(scope, DatabaseUnavailable("the database does not answer: try again later"))
+
+
+async def _on_database_error(request: Request, error: Exception) -> Response:
+    return database_problem(request.scope, error)
 
 
 async def _on_os_error(request: Request, error: Exception) -> Response:
     """Answer 503 while the disk is full; any other error of the system is a defect."""
-    if (refused := _disk_error(request, error)) is not None:
+    if (refused := _disk_error(request.scope, error)) is not None:
         return refused
     raise error
 
 
-def _disk_error(request: Request, error: Exception) -> Response | None:
+def _disk_error(scope: Scope, error: Exception) -> Response | None:
     """Answer 503 where the disk refused a write; null for any other error."""
-    detail = disk_error(request.app.state.parts.settings.state_dir, error)
+    detail = disk_error(scope["app"].state.parts.settings.state_dir, error)
     if detail is None:
         return None
     _log.error("the disk refuses", extra={"detail": detail}, exc_info=error)
-    return problem(request.scope, DatabaseUnavailable(detail))
+    return problem(scope, DatabaseUnavailable(detail))
 
 
 def _allowed_methods(routes: Iterable[APIRoute], scope: Scope) -> str:
@@ -237,6 +248,6 @@ def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     app.exception_handler(ApiError)(_on_api_error)
     app.exception_handler(RequestValidationError)(_on_validation_error)
     app.exception_handler(HTTPException)(on_http_error)
-    app.exception_handler(DBAPIError)(_on_database_error)
-    app.exception_handler(PoolTimeoutError)(_on_database_error)
+    for kind in DATABASE_ERRORS:
+        app.exception_handler(kind)(_on_database_error)
     app.exception_handler(OSError)(_on_os_error)

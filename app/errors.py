@@ -11,7 +11,8 @@
     +-- TransitionNotAllowed 409, AttemptNotCurrent 409, ContractMismatch 409
     +-- NotComparable 409, RecordsMissing 409
     +-- PreconditionFailed 412
-    +-- TokenInvalid 401
+    +-- TokenMissing 401, TokenInvalid 401
+    +-- InsufficientScope 403
     +-- BodyTooLarge 413
     +-- UnsupportedMediaType 415
     +-- TooManyStreams 429
@@ -203,11 +204,30 @@ class PreconditionFailed(ApiError):
     status = 412
 
 
+class TokenMissing(ApiError):
+    """This server asks for a bearer token"""
+
+    code = "token_missing"
+    status = 401
+
+
 class TokenInvalid(ApiError):
-    """The bearer token is missing or wrong"""
+    """The bearer token is wrong, revoked or too old"""
 
     code = "token_invalid"
     status = 401
+
+
+class InsufficientScope(ApiError):
+    """The bearer token does not allow this"""
+
+    code = "insufficient_scope"
+    status = 403
+
+    def __init__(self, detail: str, *, scope: str) -> None:
+        """Take the sentence, and the scope that is missing."""
+        super().__init__(detail)
+        self.scope = scope
 
 
 class BodyTooLarge(ApiError):

@@ -19,9 +19,9 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{''.join(reversed(characters))}"
 
 
-def new_token() -> str:
-    """Return a fresh bearer token of 256 random bits."""
-    return secrets.token_urlsafe(32)
+def new_token(prefix: str = "") -> str:
+    """Return a fresh bearer token: `prefix` and 256 random bits in 43 characters."""
+    return prefix + secrets.token_urlsafe(32)
 
 
 def hash_token(token: str) -> str:

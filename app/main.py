@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from app.api import comparisons, events, health, jobs, logs, nodes, records, reports, tokens
 from app.api.deps import Parts
 from app.api.streams import Streams
+from app.auth.access import Access
 from app.db import Database
 from app.disk import DiskProbe
 from app.error_handlers import install_error_handlers
@@ -18,9 +19,9 @@ from app.jobs.ingest import Absorber
 from app.jobs.service import JobService
 from app.jobs.writer import ReportWriter
 from app.launchers.local import LocalLauncher
-from app.middleware import BodyLimit, RequestContext
+from app.middleware import AskForToken, BodyLimit, RequestContext
 from app.settings import Settings
-from app.start import prepare_database, prepare_state_dir, worker_lock
+from app.start import prepare_database, prepare_state_dir, refuse_open_door, worker_lock
 from app.workers import Workers
 
 _ROUTERS: Sequence[APIRouter] = (
@@ -46,6 +47,7 @@ def _make_parts(settings: Settings) -> Parts:
     return Parts(
         settings=settings,
         database=database,
+        access=Access(database),
         hub=hub,
         jobs=JobService(database, settings, hub, wake),
         writer=ReportWriter(database, absorber),
@@ -72,6 +74,7 @@ async def _run_parts(parts: Parts) -> AsyncIterator[None]:
             stack.enter_context(worker_lock(state_dir))
         stack.push_async_callback(parts.database.close)
         await prepare_database(parts.database, state_dir)
+        await refuse_open_door(parts.settings, parts.access)
         stack.push_async_callback(parts.streams.drain)
         await parts.writer.start()
         stack.push_async_callback(parts.writer.stop)
@@ -104,6 +107,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
         middleware=[
             Middleware(RequestContext),
+            Middleware(AskForToken),  # before a byte of the body is read
             Middleware(BodyLimit, max_bytes=settings.body_max_bytes),
         ],
     )

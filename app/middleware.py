@@ -1,4 +1,4 @@
-"""Pure ASGI middleware: request id and log line, errors nobody caught, size of the body.
+"""Pure ASGI middleware: request id and log line, errors nobody caught, token, size of the body.
 
 Pure, because the wrapper classes of the framework break streams and context variables.
 """
@@ -11,8 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.error_handlers import problem
-from app.errors import BodyTooLarge, InternalError
+from app.error_handlers import DATABASE_ERRORS, database_problem, problem
+from app.errors import ApiError, BodyTooLarge, InternalError
 from app.ids import new_id
 from app.log import request_id_var
 
@@ -22,6 +22,10 @@ REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QUIET_PATHS = ("/livez", "/readyz", "/v1/attempts/")
 """Asked every second or oftener; their lines are for debugging."""
 _PATH_MAX_CHARS = 200
+_OPEN_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"})
+"""They tell of no job."""
+_OPEN_PREFIX = "/v1/attempts/"
+"""Runs report here, each with the token of its own attempt."""
 
 
 class RequestContext:
@@ -76,6 +80,35 @@ class RequestContext:
 
 def _describe(scope: Scope) -> dict[str, str]:
     return {"method": scope["method"], "path": scope["path"][:_PATH_MAX_CHARS]}
+
+
+class AskForToken:
+    """Finds out who sends a request, before anything else is looked at.
+
+    All paths but a few need a token, so that a new route is closed until somebody opens it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http" and not _is_open(scope["path"]):
+            access = scope["app"].state.parts.access
+            try:
+                caller = await access.identify(Headers(scope=scope).getlist("authorization"))
+            except ApiError as error:
+                await problem(scope, error)(scope, receive, send)
+                return
+            except DATABASE_ERRORS as error:
+                await database_problem(scope, error)(scope, receive, send)
+                return
+            scope["state"]["caller"] = caller
+        await self._app(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX)
 
 
 class BodyLimit:

@@ -22,6 +22,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from evaluator.contract.states import FailureReason, JobState
 
+DEFAULT_PROJECT = "default"
+"""Of the jobs that nobody's token asked for, or one of all projects."""
+
 
 class UtcDateTime(TypeDecorator[datetime]):
     """An aware UTC time; SQLite has no time zones, so it is stored there without one."""
@@ -102,6 +105,25 @@ class Base(DeclarativeBase):
     }
 
 
+class Token(Base):
+    """A bearer token; the secret itself is not kept. Rows stay after the token is revoked."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    scopes: Mapped[str] = mapped_column(String(200))
+    """Words of `app.auth.tokens.Scope`, with spaces between them."""
+    project: Mapped[str | None] = mapped_column(String(64))
+    """Null: all of them."""
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    """Written at most once a minute."""
+
+
 class Job(Base):
     """One evaluation asked for."""
 
@@ -111,9 +133,14 @@ class Job(Base):
         Index("ix_jobs_state_deadline_at", "state", "deadline_at"),
         Index("ix_jobs_created_at_id", "created_at", "id"),
         Index("ix_jobs_state_created_at_id", "state", "created_at", "id"),
+        Index("ix_jobs_project_created_at_id", "project", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    project: Mapped[str] = mapped_column(
+        String(64), default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT
+    )
+    """Whose it is; never changes."""
     state: Mapped[JobState]
     state_reason: Mapped[FailureReason | None]
     message: Mapped[str | None]

@@ -18,6 +18,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from app.auth.access import Access
 from app.db import Database
 from app.disk import describe, disk_error, write_probe
 from app.migrate import MigrationError, upgrade
@@ -32,7 +33,7 @@ DATABASE_WITHIN_SECONDS = 15.0
 
 _DRIVERS = frozenset({"sqlite+aiosqlite", "postgresql+psycopg"})
 _BACKLOG = 2048
-_NOT_SETTINGS = frozenset({"ASSAY_SERVER", "ASSAY_LAUNCH_ID"})
+_NOT_SETTINGS = frozenset({"ASSAY_SERVER", "ASSAY_TOKEN", "ASSAY_LAUNCH_ID"})
 """Ours, but of the command line and of the launches."""
 
 _log = logging.getLogger(__name__)
@@ -186,6 +187,22 @@ async def prepare_database(database: Database, folder: Path) -> None:
         raise StartError(f"{place} can't be migrated: {error}") from error
     except (DBAPIError, OSError) as error:
         raise _refusal(error, f"{place} can't be migrated", remedy, database, folder) from error
+
+
+async def refuse_open_door(settings: Settings, access: Access) -> None:
+    """Refuse to be reachable from other machines while there is no token to ask for.
+
+    Raises:
+        StartError: the server would be.
+    """
+    if settings.is_loopback or settings.allow_unauthenticated or await access.needs_token():
+        return
+    msg = (
+        f"ASSAY_HOST={settings.host} is reachable from other machines and there is no token to "
+        "ask for: make one with `assay token create --first`, listen on 127.0.0.1, or set "
+        "ASSAY_ALLOW_UNAUTHENTICATED=true behind a proxy that authenticates"
+    )
+    raise StartError(msg, EXIT_SETTINGS)
 
 
 def _refusal(

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from app.api.deps import NoQuery, PartsDep, check_job_id
+from app.api.deps import NoQuery, ReadDep, check_job_id
 from app.api.openapi import answers
 from app.api.schemas import ComparedJob, ComparisonView
 from app.errors import JobNotFound, NotComparable, RecordsMissing, ResultNotReady
@@ -40,7 +40,7 @@ class ComparisonQuery(NoQuery):
     ),
 )
 async def compare_two(
-    query: Annotated[ComparisonQuery, Query()], parts: PartsDep, response: Response
+    query: Annotated[ComparisonQuery, Query()], parts: ReadDep, response: Response
 ) -> ComparisonView:
     """Compare a candidate with a baseline: paired difference, its error, interval, sign test."""
     baseline, candidate = check_job_id(query.baseline), check_job_id(query.candidate)

@@ -6,16 +6,19 @@ it does, and waits when all threads are busy.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from app.api.streams import Streams
 from app.api.strict import refuse_repeated
+from app.auth.access import Access, Caller
+from app.auth.tokens import Scope
 from app.db import Database
 from app.errors import JobNotFound, UnsupportedMediaType
 from app.jobs.hub import Hub
@@ -42,6 +45,7 @@ class Parts:
 
     settings: Settings
     database: Database
+    access: Access
     hub: Hub
     jobs: JobService
     writer: ReportWriter
@@ -50,13 +54,47 @@ class Parts:
     streams: Streams
 
 
-async def get_parts(request: Request, _once: Annotated[None, Depends(refuse_repeated)]) -> Parts:
-    """Return the parts of this server."""
+async def _whole_server(
+    request: Request, _once: Annotated[None, Depends(refuse_repeated)]
+) -> Parts:
     parts: Parts = request.app.state.parts
     return parts
 
 
-PartsDep = Annotated[Parts, Depends(get_parts)]
+ServerDep = Annotated[Parts, Depends(_whole_server)]
+"""The parts with all projects: for routes that ask for no token and look at no job."""
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="apiToken",
+    description="A token of `assay token create`; a server on loopback without any asks for none.",
+)
+
+
+async def _callers_parts(
+    request: Request,
+    server: ServerDep,
+    needed: SecurityScopes,
+    _for_the_document: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> Parts:
+    """Return the parts, confined to the caller's project.
+
+    Raises:
+        InsufficientScope: the caller may not use this route.
+    """
+    caller: Caller = request.state.caller  # app.middleware has asked who it is
+    for scope in needed.scopes:
+        caller.need(Scope(scope))
+    if caller.project is None:
+        return server
+    database = server.database.within(caller.project)
+    return replace(server, database=database, jobs=server.jobs.on(database))
+
+
+ReadDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.JOBS_READ])]
+"""The parts, for a caller who may look at jobs."""
+WriteDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.JOBS_WRITE])]
+"""The parts, for a caller who may submit, cancel and retry them."""
 
 
 def check_job_id(job_id: str) -> str:

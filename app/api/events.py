@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from pydantic import BaseModel, Field
 
-from app.api.deps import BIGINT_MAX, JobId, NoQuery, Parts, PartsDep
+from app.api.deps import BIGINT_MAX, JobId, NoQuery, Parts, ReadDep
 from app.api.openapi import answers
 from app.api.views import summarise_job, view_node_timing
 from app.errors import JobNotFound, TooManyStreams
@@ -63,7 +63,7 @@ class EventsQuery(NoQuery):
     """Number of the last event you have; the header `Last-Event-ID` wins over it."""
 
 
-async def _hold_slot(parts: PartsDep) -> AsyncIterator[None]:
+async def _hold_slot(parts: ReadDep) -> AsyncIterator[None]:
     with parts.streams.slot():
         yield
 
@@ -96,7 +96,7 @@ async def _hold_slot(parts: PartsDep) -> AsyncIterator[None]:
 )
 async def stream_events(
     job_id: JobId,
-    parts: PartsDep,
+    parts: ReadDep,
     query: Annotated[EventsQuery, Query()],
     last_event_id: Annotated[
         str | None,

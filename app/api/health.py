@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.deps import NoQueryDep, Parts, PartsDep
+from app.api.deps import NoQueryDep, Parts, ServerDep
 from app.api.openapi import answers, dump_openapi
 from app.api.schemas import Check, Liveness, Readiness
 from app.disk import DiskProbe, DiskRefuses
@@ -26,7 +26,7 @@ HEARTBEAT_MAX_SECONDS = 30.0
     "/livez",
     operation_id="getLiveness",
     summary="Is the process there?",
-    responses=answers({}, uses_database=False),
+    responses=answers({}, uses_database=False, asks_for_token=False),
 )
 async def get_liveness(response: Response, _query: NoQueryDep) -> Liveness:
     """Answer. Looks at nothing else, so it is no reason to restart the server when it is busy."""
@@ -39,10 +39,10 @@ async def get_liveness(response: Response, _query: NoQueryDep) -> Liveness:
     operation_id="getReadiness",
     summary="Can the server do its work?",
     response_model=Readiness,
-    responses=answers({}, NotReady),
+    responses=answers({}, NotReady, asks_for_token=False),
 )
 async def get_readiness(
-    request: Request, response: Response, parts: PartsDep, _query: NoQueryDep
+    request: Request, response: Response, parts: ServerDep, _query: NoQueryDep
 ) -> Readiness | Response:
     """Check the database, its migrations, the disk and the heartbeats of the worker loops."""
     disk: DiskProbe = request.app.state.disk

@@ -14,9 +14,10 @@ from app.api.deps import (
     NoQuery,
     NoQueryDep,
     Parts,
-    PartsDep,
     QueryTime,
+    ReadDep,
     WaitSeconds,
+    WriteDep,
 )
 from app.api.openapi import JOB_HEADERS, LOCATION_HEADERS, REQUEST_EXAMPLES, Answers, answers
 from app.api.schemas import JobPage, JobView, ResultView
@@ -115,7 +116,7 @@ def _accepted(description: str) -> Answers:
 )
 async def submit_job(
     request: Annotated[JobRequest, Body(openapi_examples=REQUEST_EXAMPLES)],
-    parts: PartsDep,
+    parts: WriteDep,
     response: Response,
     _query: NoQueryDep,
 ) -> JobView:
@@ -145,7 +146,7 @@ async def submit_job(
     ),
 )
 async def list_jobs(
-    query: Annotated[ListQuery, Query()], parts: PartsDep, request: Request, response: Response
+    query: Annotated[ListQuery, Query()], parts: ReadDep, request: Request, response: Response
 ) -> JobPage:
     """List jobs, newest first; jobs that arrive meanwhile do not shift the pages."""
     page = await parts.jobs.page(
@@ -196,7 +197,7 @@ def _split_label(written: str) -> tuple[str, str]:
 )
 async def get_job(
     job_id: JobId,
-    parts: PartsDep,
+    parts: ReadDep,
     response: Response,
     wait_seconds: WaitSeconds,
     known: KnownEtags,
@@ -238,7 +239,7 @@ async def _look(parts: Parts, job_id: str, wait_seconds: int | None) -> JobRecor
     ),
 )
 async def cancel_job(
-    job_id: JobId, parts: PartsDep, response: Response, condition: IfMatch, _query: NoQueryDep
+    job_id: JobId, parts: WriteDep, response: Response, condition: IfMatch, _query: NoQueryDep
 ) -> JobView:
     """Stop a job. Asking again changes nothing; a job that ended otherwise can't be cancelled."""
     if_version = await _check_condition(parts, job_id, condition)
@@ -261,7 +262,7 @@ async def cancel_job(
     ),
 )
 async def retry_job(
-    job_id: JobId, parts: PartsDep, response: Response, condition: IfMatch, _query: NoQueryDep
+    job_id: JobId, parts: WriteDep, response: Response, condition: IfMatch, _query: NoQueryDep
 ) -> JobView:
     """Queue a job that ended without a result; what it has scored is not scored again."""
     if_version = await _check_condition(parts, job_id, condition)
@@ -290,7 +291,7 @@ async def _check_condition(parts: Parts, job_id: str, condition: Condition | Non
     ),
 )
 async def get_result(
-    job_id: JobId, parts: PartsDep, response: Response, _query: NoQueryDep
+    job_id: JobId, parts: ReadDep, response: Response, _query: NoQueryDep
 ) -> ResultView:
     """Return the result of a job that has succeeded."""
     record = await parts.jobs.get(job_id)

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.concurrency import run_in_threadpool
 
-from app.api.deps import BIGINT_MAX, JobId, NoQuery, PartsDep
+from app.api.deps import BIGINT_MAX, JobId, NoQuery, ReadDep
 from app.api.openapi import answers
 from app.errors import AttemptNotFound, JobNotFound, NodeNotFound
 from app.jobs.service import JobRecord
@@ -79,7 +79,7 @@ class Chunk(NamedTuple):
         NodeNotFound,
     ),
 )
-async def get_logs(job_id: JobId, query: Annotated[LogQuery, Query()], parts: PartsDep) -> Response:
+async def get_logs(job_id: JobId, query: Annotated[LogQuery, Query()], parts: ReadDep) -> Response:
     """Return part of a log. A log only grows, so an offset stays good."""
     record = await parts.jobs.get(job_id)
     path = parts.jobs.log_file(record, query.attempt, query.node)

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from app.api.deps import JobId, NoQueryDep, PartsDep
+from app.api.deps import JobId, NoQueryDep, ReadDep
 from app.api.node_schemas import NodesView
 from app.api.openapi import answers
 from app.api.views import view_nodes
@@ -17,6 +17,6 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     summary="Timings of nodes and ranks, and who is slow",
     responses=answers({200: {"description": "As the ranks last reported."}}, JobNotFound),
 )
-async def get_nodes(job_id: JobId, parts: PartsDep, _query: NoQueryDep) -> NodesView:
+async def get_nodes(job_id: JobId, parts: ReadDep, _query: NoQueryDep) -> NodesView:
     """Return what the ranks of the current attempt last reported, and how uneven they are."""
     return view_nodes(await parts.jobs.get(job_id))

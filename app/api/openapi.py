@@ -14,7 +14,15 @@ from pydantic.json_schema import models_json_schema
 
 from app.api.schemas import Problem
 from app.error_handlers import PROBLEM_TYPE, PROBLEM_URN
-from app.errors import ApiError, DatabaseUnavailable, InternalError, InvalidRequest
+from app.errors import (
+    ApiError,
+    DatabaseUnavailable,
+    InsufficientScope,
+    InternalError,
+    InvalidRequest,
+    TokenInvalid,
+    TokenMissing,
+)
 from evaluator.contract.reports import ReportBatch, WindowRecord
 
 _REF = "#/components/schemas/{model}"
@@ -50,6 +58,7 @@ _REQUEST_ID = {
 }
 _PROBLEM_HEADERS: dict[int, dict[str, Any]] = {
     401: {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}},
+    403: {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}},
     429: {"Retry-After": {"schema": {"type": "string"}}},
     503: {"Retry-After": {"schema": {"type": "string"}}},
 }
@@ -87,16 +96,24 @@ REQUEST_EXAMPLES: dict[str, Example] = {
 Answers = dict[int | str, dict[str, Any]]
 
 
-def answers(success: Answers, *kinds: type[ApiError], uses_database: bool = True) -> Answers:
+def answers(
+    success: Answers,
+    *kinds: type[ApiError],
+    uses_database: bool = True,
+    asks_for_token: bool = True,
+) -> Answers:
     """Return the `responses` of a route.
 
     Args:
         success: the good ones.
         kinds: the errors that it may end in, beside those that every route may.
         uses_database: whether it may find that the database does not answer.
+        asks_for_token: whether it is for callers with a token that allows it.
     """
     by_status: defaultdict[int, list[type[ApiError]]] = defaultdict(list)
     all_kinds: list[type[ApiError]] = [InvalidRequest, *kinds, InternalError]
+    if asks_for_token:
+        all_kinds += [TokenMissing, TokenInvalid, InsufficientScope]
     if uses_database:
         all_kinds.append(DatabaseUnavailable)
     for kind in all_kinds:

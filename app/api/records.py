@@ -6,7 +6,7 @@ from fastapi import APIRouter, Header, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from app.api.deps import JobId, KnownEtags, NoQueryDep, PartsDep
+from app.api.deps import JobId, KnownEtags, NoQueryDep, ReadDep
 from app.api.openapi import answers
 from app.errors import JobNotFound, RecordsMissing, ResultNotReady
 from app.jobs.records import check_digest, read_chunks, read_file, records_file
@@ -61,7 +61,7 @@ def accepts_gzip(written: str) -> bool:
 )
 async def get_windows(
     job_id: JobId,
-    parts: PartsDep,
+    parts: ReadDep,
     known: KnownEtags,
     _query: NoQueryDep,
     accept_encoding: Annotated[

@@ -91,6 +91,7 @@ def _check_version(document: Any) -> None:
         ContractMismatch,
         TokenInvalid,
         UnsupportedMediaType,
+        asks_for_token=False,
     ),
     openapi_extra={
         "requestBody": {

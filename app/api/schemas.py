@@ -159,6 +159,8 @@ class JobBase(View):
     """What the list shows of a job, and the job itself too."""
 
     id: str
+    project: str
+    """Whose job it is. Jobs of another project are not there for a token of this one."""
     state: JobState
     is_terminal: bool
     """True where nothing but an explicit retry moves the job again. Rely on this, not on a list

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from app.api.deps import JobId, KnownEtags, NoQueryDep, PartsDep
+from app.api.deps import JobId, KnownEtags, NoQueryDep, ReadDep
 from app.api.openapi import answers
 from app.errors import JobNotFound, RecordsMissing, ResultNotReady, TokensNotKept
 from app.jobs.records import check_tokens, read_file, tokens_file
@@ -38,7 +38,7 @@ _HEADERS = {"ETag": {"description": "Digest of the file.", "schema": {"type": "s
     ),
 )
 async def get_tokens(
-    job_id: JobId, parts: PartsDep, known: KnownEtags, _query: NoQueryDep
+    job_id: JobId, parts: ReadDep, known: KnownEtags, _query: NoQueryDep
 ) -> Response:
     """Return the file that `outputs.token_nll` asked for, after checking it."""
     record = await parts.jobs.get(job_id)

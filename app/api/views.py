@@ -77,6 +77,7 @@ def _view_base(record: JobRecord) -> dict[str, Any]:
     job, path = record.job, job_path(record.job.id)
     return {
         "id": job.id,
+        "project": job.project,
         "state": job.state,
         "is_terminal": job.state.is_terminal,
         "state_reason": job.state_reason,

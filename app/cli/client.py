@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ class ClientError(Exception):
     """The server refused, or could not be reached.
 
     Attributes:
-        code: the server's stable word for it, or `unreachable`, `bad_answer`, `bad_address`.
+        code: the server's stable word for it, or `unreachable`, `bad_answer`, `bad_address`,
+            `bad_token`.
         detail: one sentence with what to do.
         status: HTTP status; null without an answer.
         transient: the same request may go well later.
@@ -92,8 +94,10 @@ class Client:
     def __init__(self, server: str, *, transport: httpx.BaseTransport | None = None) -> None:
         """Take the base URL, and what carries requests where that isn't the network.
 
+        The token comes from the environment alone: command lines are seen by all users.
+
         Raises:
-            ClientError: it is no HTTP address.
+            ClientError: it is no HTTP address, or ASSAY_TOKEN can't be a token.
         """
         self.server = server.rstrip("/")
         try:
@@ -105,6 +109,7 @@ class Client:
                 timeout=_TIMEOUT,
                 trust_env=not is_loopback(self.server),
                 transport=transport,
+                headers=_authorization(os.environ.get("ASSAY_TOKEN", "").strip()),
             )
         except (httpx.InvalidURL, ValueError):
             is_address = False
@@ -303,6 +308,15 @@ def is_loopback(server: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _authorization(token: str) -> dict[str, str]:
+    if not token:
+        return {}
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        msg = "ASSAY_TOKEN is no token: copy what `assay token create` printed"
+        raise ClientError("bad_token", msg)
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _path(job_id: str, *more: str) -> str:

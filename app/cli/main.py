@@ -16,6 +16,7 @@ from app.cli.logs import logs
 from app.cli.options import EXIT_SERVER, EXIT_USAGE, make_console
 from app.cli.serve import serve
 from app.cli.submit import submit
+from app.cli.token import token
 from app.cli.verify import verify
 from app.cli.watch import watch
 
@@ -29,6 +30,8 @@ cli = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+_USAGE_CODES = frozenset({"bad_address", "bad_token"})
 
 
 def _show_version(wanted: bool) -> None:
@@ -63,6 +66,7 @@ cli.command()(logs)
 cli.command()(compare)
 cli.command()(verify)
 cli.command()(demo)
+cli.add_typer(token, name="token")
 
 
 def main() -> None:
@@ -75,4 +79,4 @@ def main() -> None:
         cli()
     except ClientError as error:
         make_console(to_stderr=True).print(f"Error: {error}", soft_wrap=True)
-        raise SystemExit(EXIT_USAGE if error.code == "bad_address" else EXIT_SERVER) from None
+        raise SystemExit(EXIT_USAGE if error.code in _USAGE_CODES else EXIT_SERVER) from None

@@ -35,7 +35,7 @@ from app.jobs.request import JobRequest
 from app.jobs.scored_by import Accounts, load_accounts
 from app.jobs.transitions import JobEvent
 from app.launchers.rundir import log_name
-from app.models import Attempt, Event, Job, JobLabel, Rank
+from app.models import DEFAULT_PROJECT, Attempt, Event, Job, JobLabel, Rank
 from app.settings import Settings
 from evaluator.contract.launch import Layout
 from evaluator.contract.parallelism import Parallelism, resolve
@@ -77,6 +77,10 @@ class JobService:
         self._hub = hub
         self._wake = wake
 
+    def on(self, database: Database) -> "JobService":
+        """Return the use cases on this database, which may be confined to a project."""
+        return JobService(database, self._settings, self._hub, self._wake)
+
     async def submit(self, request: JobRequest) -> JobRecord:
         """Store a job and queue it.
 
@@ -87,7 +91,7 @@ class JobService:
         _check_parallelism(request.launch)
         await asyncio.to_thread(resolve_model, request.model, self._settings)
         await asyncio.to_thread(resolve_data, request.data, self._settings)
-        job = _new_job(request, device)
+        job = _new_job(request, device, self._database.project or DEFAULT_PROJECT)
         async with self._database.write() as session:
             session.add(job)
             await session.flush()
@@ -239,10 +243,11 @@ def _check_parallelism(layout: Layout) -> None:
         raise ParallelismInvalid(str(error), pointer="/launch/parallelism") from error
 
 
-def _new_job(request: JobRequest, device: str) -> Job:
+def _new_job(request: JobRequest, device: str, project: str) -> Job:
     now = utcnow()
     return Job(
         id=new_id("job"),
+        project=project,
         state=JobState.QUEUED,
         version=0,
         request=request.model_dump(mode="json"),

@@ -69,10 +69,12 @@ def test_settings_that_make_no_sense_are_named(tmp_path: Path) -> None:
     ended = start(tmp_path, port="high")
     assert ended.returncode == 2
     assert ended.stderr.startswith("ASSAY_PORT: ")
+    assert list(tmp_path.iterdir()) == []
     ended = start(tmp_path, host="0.0.0.0")
     assert ended.returncode == 2
+    assert ended.stderr.startswith("ASSAY_HOST=0.0.0.0 is reachable from other machines")
+    assert "`assay token create --first`" in ended.stderr
     assert "ASSAY_ALLOW_UNAUTHENTICATED" in ended.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

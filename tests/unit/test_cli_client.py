@@ -188,3 +188,30 @@ def test_address_is_checked(server: str) -> None:
 )
 def test_is_loopback(server: str, local: bool) -> None:
     assert is_loopback(server) is local
+
+
+@pytest.mark.parametrize(
+    ("variable", "sent"), [(None, None), ("", None), (" assay_x\n", "Bearer assay_x")]
+)
+def test_the_token_of_the_environment_is_sent(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, sent: str | None
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("ASSAY_TOKEN", variable)
+    seen: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("Authorization"))
+        return httpx.Response(200, json={})
+
+    with client_of(answer) as client:
+        client.job("job_1")
+    assert seen == [sent]
+
+
+@pytest.mark.parametrize("variable", ["assay_\u00e9", "two words", "a\nb"])
+def test_what_can_be_no_token_is_not_sent(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv("ASSAY_TOKEN", variable)
+    with pytest.raises(ClientError, match="ASSAY_TOKEN is no token") as caught:
+        client_of(lambda _: httpx.Response(200))
+    assert variable not in str(caught.value)

@@ -178,6 +178,7 @@ def make_job(**changes: Any) -> dict[str, Any]:
     names = ("self", "cancel", "retry", "events", "logs", "nodes", "result", "windows")
     job = {
         "id": "job_1",
+        "project": "default",
         "state": "succeeded",
         "is_terminal": True,
         "state_reason": None,
