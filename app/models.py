@@ -270,3 +270,13 @@ class Event(Base):
     type: Mapped[str] = mapped_column(String(20))
     data: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
+
+
+class Baseline(Base):
+    """A job that others are compared with, under a name."""
+
+    __tablename__ = "baselines"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    job_id: Mapped[str] = mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"))
+    promoted_at: Mapped[datetime]

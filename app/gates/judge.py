@@ -94,15 +94,14 @@ def judge(rules: Sequence[Rule], baseline: Side | None, candidate: Side, missing
 
     Args:
         rules: at least one.
-        baseline: the job to compare with; null where there is none.
+        baseline: the job to compare with; null where there is none, or no rule needs one.
         candidate: the job in question.
         missing: one sentence on why there is none.
 
     Raises:
         NotComparable: the jobs scored other texts, or a rule needs the same tokenizer.
     """
-    is_paired = baseline is not None and any(isinstance(rule, ChangeRule) for rule in rules)
-    evidence = _lay_side_by_side(baseline, candidate) if baseline and is_paired else None
+    evidence = None if baseline is None else _lay_side_by_side(baseline, candidate)
     outcomes: list[Outcome] = [
         _check_limit(rule, candidate)
         if isinstance(rule, LimitRule)

@@ -2,12 +2,16 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from app.jobs.request import LabelKey, LabelValue
-from evaluator.contract.base import Contract
+from evaluator.contract.base import Contract, encodable
 
-WrittenJobId = Annotated[str, Field(max_length=100, examples=["job_01jb6v8cw3f4m5n6p7q8r9s0t1"])]
+WrittenJobId = Annotated[
+    str,
+    BeforeValidator(encodable),
+    Field(max_length=100, examples=["job_01jb6v8cw3f4m5n6p7q8r9s0t1"]),
+]
 BaselineName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$", examples=["default"])
 ]
@@ -19,7 +23,7 @@ class ChangeRule(Contract):
 
     kind: Literal["perplexity", "bits_per_byte"]
     """`perplexity` of tokens; `bits_per_byte` also compares models with different tokenizers."""
-    max_regression_percent: Annotated[float, Field(gt=0, le=100)] = 0.5
+    max_regression_percent: Annotated[float, Field(ge=0.001, le=100)] = 0.5
     """The minimal relevant change: a candidate that is worse by as much has to be found."""
     level: Annotated[float, Field(ge=0.001, le=0.2)] = 0.05
     """Chance of either error: to fail a candidate that is as good as the baseline, and to pass one
@@ -48,7 +52,15 @@ class NewestBaseline(Contract):
     """The newest job with these labels that succeeded, of those submitted before the candidate."""
 
     kind: Literal["newest"]
-    labels: Annotated[dict[LabelKey, LabelValue], Field(min_length=1, max_length=32)]
+    labels: Annotated[
+        dict[LabelKey, LabelValue],
+        Field(
+            min_length=1,
+            max_length=32,
+            # So it is, but pydantic does not write it where keys have a pattern.
+            json_schema_extra={"additionalProperties": False},
+        ),
+    ]
 
 
 class PromotedBaseline(Contract):
