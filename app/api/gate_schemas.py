@@ -23,7 +23,8 @@ class NumbersView(View):
     """What a rule about a change was decided from, over the text that both jobs have scored."""
 
     baseline: float | None
-    """Token perplexity, or bits per byte; null where it exceeds float64."""
+    """Token perplexity, null where it exceeds float64; or bits per byte, null where the text has
+    no bytes."""
     candidate: float | None
     change_percent: float | None
     """Of the candidate against the baseline; above 0 it is worse. Null where it exceeds float64."""

@@ -191,7 +191,24 @@ def _relative_change(clusters: Sequence[Cluster]) -> Estimate:
 
 def _ratio(parts: Sequence[tuple[float, float]]) -> Estimate:
     value = math.fsum(part for part, _ in parts) / math.fsum(whole for _, whole in parts)
-    return Estimate(value, clustered_standard_error(parts), len(parts))
+    error = clustered_standard_error(parts)
+    return Estimate(value, error, 0 if error is None else degrees_of_freedom(parts))
+
+
+def degrees_of_freedom(parts: Sequence[tuple[float, float]]) -> int:
+    """Return those of the error of a ratio of sums, at least 1 and below the number of clusters.
+
+    A variance that is a sum of squares whose expectations are as w^2 has (sum w^2)^2 / sum w^4
+    degrees, and 1 less for the mean; w is the size of a cluster. With equal sizes that is the
+    number of clusters less 1; a few large ones among many small ones count as few.
+
+    Source: F. E. Satterthwaite, An approximate distribution of estimates of variance components,
+    Biometrics Bulletin 2 (1946) 110-114.
+    """
+    largest = max(whole for _, whole in parts)
+    squares = [(whole / largest) ** 2 for _, whole in parts]
+    effective = math.fsum(squares) ** 2 / math.fsum(square**2 for square in squares)
+    return max(1, math.floor(effective - 1 + 1e-9))
 
 
 def _numbers(
@@ -219,7 +236,7 @@ def _figure(evidence: _Evidence, nats: Iterable[float], *, by_tokens: bool) -> f
     total = math.fsum(nats)
     if by_tokens:
         return exp_or_none(total / evidence.num_tokens)
-    return total / _LN2 / evidence.num_bytes
+    return total / _LN2 / evidence.num_bytes if evidence.num_bytes else None
 
 
 def _percent(change: float | None, *, by_tokens: bool) -> float | None:

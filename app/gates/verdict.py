@@ -17,7 +17,8 @@ class Estimate(NamedTuple):
     value: float
     error: float | None
     """Standard error; null with fewer than two clusters."""
-    num_clusters: int
+    degrees: int
+    """Of freedom of the error; 0 where there is none."""
 
 
 class Decision(NamedTuple):
@@ -48,7 +49,7 @@ def decide(estimate: Estimate, margin: float, level: float) -> Decision:
     """
     if estimate.error is None:
         return Decision("inconclusive", None, None)
-    reach = student_t(1 - level, estimate.num_clusters - 1) * estimate.error
+    reach = student_t(1 - level, estimate.degrees) * estimate.error
     bounds = estimate.value - reach, estimate.value + reach
     if bounds[1] < margin:
         return Decision("pass", bounds, None)

@@ -29,6 +29,9 @@ ROUTES = [
     ("GET", f"/v1/jobs/{JOB}/tokens"),
     ("GET", f"/v1/jobs/{JOB}/nodes"),
     ("GET", "/v1/comparisons"),
+    ("POST", "/v1/gates/evaluations"),
+    ("PUT", "/v1/baselines/base_0"),
+    ("GET", "/v1/baselines/base_0"),
     ("POST", "/v1/attempts/att_0/reports"),
     ("GET", "/livez"),
     ("GET", "/readyz"),
@@ -58,8 +61,9 @@ async def test_the_table_of_routes_is_complete(client: httpx.AsyncClient) -> Non
         for path, operations in document["paths"].items()
         for method in operations
     }
+    names = {JOB: "{job_id}", "att_0": "{attempt_id}", "base_0": "{name}"}
     ours = {
-        (method, path.replace(JOB, "{job_id}").replace("att_0", "{attempt_id}"))
+        (method, "/".join(names.get(part, part) for part in path.split("/")))
         for method, path in ROUTES
         if path != "/openapi.json"
     }

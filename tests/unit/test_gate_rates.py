@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 
@@ -22,7 +23,6 @@ Values = npt.NDArray[np.float64]
 NUM_COMPARISONS, NUM_DOCUMENTS, WINDOWS_EACH = 2_000, 40, 3
 RULE = ChangeRule(kind="perplexity", max_regression_percent=0.5, level=0.05)
 MARGIN_NATS = math.log(1.005)
-PLACES = [(document, window) for document in range(NUM_DOCUMENTS) for window in range(WINDOWS_EACH)]
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class World:
     """Of the difference; one such table for each comparison. The truth is added to it."""
 
 
-def make_world(error: float, seed: int) -> World:
+def make_world(error: float, seed: int, num_documents: int) -> World:
     """Differences whose mean has this standard error, half of it from the document as a whole."""
     rng = np.random.default_rng(seed)
-    shape = NUM_DOCUMENTS, WINDOWS_EACH
-    sizes = rng.integers(20, 200, shape) * rng.integers(1, 5, (NUM_DOCUMENTS, 1))
+    shape = num_documents, WINDOWS_EACH
+    sizes = rng.integers(20, 200, shape) * rng.integers(1, 5, (num_documents, 1))
     baseline = sizes * rng.gamma(9.0, 1 / 3, shape)
-    whole = rng.normal(size=(NUM_COMPARISONS, NUM_DOCUMENTS, 1)) * sizes
+    whole = rng.normal(size=(NUM_COMPARISONS, num_documents, 1)) * sizes
     alone = rng.normal(size=(NUM_COMPARISONS, *shape)) * sizes
     # Variances of the two sums by the weights; the same share of each.
     parts = np.sqrt((sizes.sum(axis=1) ** 2).sum()), np.sqrt((sizes**2).sum())
@@ -51,13 +51,16 @@ def make_world(error: float, seed: int) -> World:
 
 
 def table(sizes: npt.NDArray[np.int64], nats: Values) -> WindowTable:
-    rows = zip(PLACES, sizes.ravel().tolist(), nats.ravel().tolist(), strict=True)
+    places = product(range(len(sizes)), range(WINDOWS_EACH))
+    rows = zip(places, sizes.ravel().tolist(), nats.ravel().tolist(), strict=True)
     return WindowTable(Window(*place, size, nat, size) for place, size, nat in rows)
 
 
-def shares(error: float, truth_nats: float, seed: int) -> dict[Verdict, float]:
+def shares(
+    error: float, truth_nats: float, seed: int, num_documents: int = NUM_DOCUMENTS
+) -> dict[Verdict, float]:
     """How often each verdict is given where the perplexity changes by exp(truth)."""
-    world, scored = make_world(error, seed), result()
+    world, scored = make_world(error, seed, num_documents), result()
     baseline = Side(scored, table(world.sizes, world.baseline_nats))
     counts: dict[Verdict, float] = {"pass": 0, "regression": 0, "inconclusive": 0}
     for noise in world.noise_nats:
@@ -83,6 +86,13 @@ def test_the_minimal_relevant_change_is_found_as_often_as_stated() -> None:
     found = shares(MARGIN_NATS / 2.5, MARGIN_NATS, seed=2)
     assert found["regression"] == chance(stated_power(2.5))
     assert found["pass"] == chance(RULE.level)
+
+
+@pytest.mark.parametrize("num_documents", [3, 5, 10, 20])
+def test_few_documents_of_different_length_make_no_more_false_alarms(num_documents: int) -> None:
+    found = shares(MARGIN_NATS, 0.0, seed=3, num_documents=num_documents)
+    own_error = math.sqrt(RULE.level * (1 - RULE.level) / NUM_COMPARISONS)
+    assert found["regression"] <= RULE.level + 3 * own_error
 
 
 def stated_power(ratio: float) -> float:
