@@ -86,12 +86,12 @@ async def test_every_route_refuses_an_unknown_query_parameter(
 async def test_every_route_answers_another_method_with_405(
     client: httpx.AsyncClient, method: str, path: str
 ) -> None:
-    for wrong in ("DELETE", "PUT", "PATCH", "OPTIONS", "BREW"):
+    taken = sorted(other for other, where in ROUTES if where == path)
+    assert method in taken
+    for wrong in {"DELETE", "PUT", "PATCH", "OPTIONS", "BREW"} - set(taken):
         answer = await client.request(wrong, path)
         check_problem(answer, 405, "method_not_allowed")
-        allowed = answer.headers["allow"].split(", ")
-        assert method in allowed
-        assert allowed == (["GET", "POST"] if path == "/v1/jobs" else [method])
+        assert answer.headers["allow"].split(", ") == taken
 
 
 @pytest.mark.parametrize(
