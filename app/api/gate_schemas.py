@@ -6,7 +6,7 @@ from pydantic import Field
 
 from app.api.schemas import DifferenceView
 from app.api.view import Number, Time, View
-from app.gates.rules import ChangeRule, LimitRule
+from app.gates.rules import ChangeRule, LimitRule, SpeedRule
 from app.gates.verdict import Verdict
 
 
@@ -64,6 +64,38 @@ class LimitOutcomeView(View):
     """Why it is this verdict."""
 
 
+class SpeedNumbersView(View):
+    """What a rule about speed was decided from."""
+
+    baseline: float
+    """Scored tokens a second over all ranks; the geometric mean of the runs."""
+    candidate: float
+    change_percent: float
+    """Of the candidate against the baseline; below 0 it is slower."""
+    lower_percent: float | None
+    """The change is at least so much, but for a chance of the rule's level; null where there is one
+    run each."""
+    upper_percent: float | None
+    """The same: at most."""
+    num_baseline_runs: Number
+    """The job and its repeats."""
+    num_candidate_runs: Number
+    num_more_runs: Number | None
+    """So many more runs, of both in the proportion there is, would settle it; null where it is
+    settled, or unknown."""
+
+
+class SpeedOutcomeView(View):
+    """What a rule about speed came to."""
+
+    rule: SpeedRule
+    verdict: Verdict
+    numbers: SpeedNumbersView | None
+    """Null without a baseline."""
+    sentence: str
+    """Why it is this verdict."""
+
+
 class GateView(View):
     """Whether the candidate may go on."""
 
@@ -75,7 +107,7 @@ class GateView(View):
     """Id of the job."""
     baseline: str | None
     """Id of the job that it was compared with; null where there is none, or no rule needs one."""
-    outcomes: list[ChangeOutcomeView | LimitOutcomeView]
+    outcomes: list[ChangeOutcomeView | LimitOutcomeView | SpeedOutcomeView]
     """In the order of the rules."""
     num_unpaired_documents: Number
     """Scored by one of the jobs only, and left out."""

@@ -59,6 +59,12 @@ LimitOption = Annotated[
         help="At most so much, for example token_perplexity=20; may be repeated.",
     ),
 ]
+MaxSlowdownOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT", help="Judge the speed too, by repeated runs: the least loss that counts."
+    ),
+]
 PolicyOption = Annotated[
     str | None,
     typer.Option("--file", metavar="FILE", help="Baseline and rules in JSON, - for stdin."),
@@ -119,6 +125,7 @@ def gate(
     level: LevelOption = None,
     measure: MeasureOption = None,
     limit: LimitOption = None,
+    max_slowdown: MaxSlowdownOption = None,
     file: PolicyOption = None,
     summary: SummaryOption = None,
     server: ServerOption = DEFAULT_SERVER,
@@ -128,17 +135,20 @@ def gate(
 
     Exit code 0: it passes. 1: a regression. 3: it can't be told, or there is no baseline.
     """
-    change = {"max_regression_percent": _percent(max_regression), "level": level}
+    most = _percent(max_regression, option="--max-regression")
+    change = {"max_regression_percent": most, "level": level}
     given = {name: value for name, value in change.items() if value is not None}
     if file is not None:
-        if given or baseline or measure or limit:
+        if given or baseline or measure or limit or max_slowdown:
             refuse("--file has baseline and rules: leave their options away")
         policy = read_object(file, option="--file")
     else:
-        kind = _kind(measure)
-        limits = [_limit(word) for word in limit or ()]
-        policy = {"baseline": _baseline(baseline or [_DEFAULT_NAME])}
-        policy["rules"] = [{"kind": kind, **given}, *limits]
+        rules = [{"kind": _kind(measure), **given}, *map(_limit, limit or ())]
+        if max_slowdown is not None:
+            loss = _percent(max_slowdown, option="--max-slowdown")
+            speed = {"kind": "tokens_per_second", "max_regression_percent": loss}
+            rules.append(speed if level is None else {**speed, "level": level})
+        policy = {"baseline": _baseline(baseline or [_DEFAULT_NAME]), "rules": rules}
     asked = GateAsked.make(policy, summary, option="--file" if file else None)
     with Client(server) as client:
         raise typer.Exit(print_gate(client, candidate, asked, as_json=as_json))
@@ -202,9 +212,9 @@ def _limit(word: str) -> Json:
         refuse(f"{word!r}: write FIGURE=VALUE, like token_perplexity=20", option="--limit")
 
 
-def _percent(written: str | None) -> float | None:
+def _percent(written: str | None, *, option: str) -> float | None:
     """Return the number of `0.5%` or `0.5`, or end with exit code 2."""
     try:
         return None if written is None else float(written.removesuffix("%"))
     except ValueError:
-        refuse(f"{written!r} is no percentage: write 0.5%", option="--max-regression")
+        refuse(f"{written!r} is no percentage: write 0.5%", option=option)

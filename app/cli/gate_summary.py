@@ -55,7 +55,7 @@ def to_markdown(found: Json) -> str:
         "",
         _cell(found["sentence"]),
         "",
-        "| rule | verdict | baseline | candidate | change | at least | at most | more tokens |",
+        "| rule | verdict | baseline | candidate | change | at least | at most | more needed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for outcome in found["outcomes"]:
@@ -71,7 +71,7 @@ def to_markdown(found: Json) -> str:
 
 
 def _values(outcome: Json) -> list[str]:
-    """Return baseline, candidate, change, its bounds, and how many tokens are wanted."""
+    """Return baseline, candidate, change, its bounds, and how much more is needed."""
     if outcome["rule"]["kind"] == "limit":
         return [DASH, _number(outcome["value"]), *[DASH] * 4]
     numbers = outcome["numbers"]
@@ -82,8 +82,17 @@ def _values(outcome: Json) -> list[str]:
         _number(numbers["baseline"]),
         _number(numbers["candidate"]),
         *(DASH if each is None else f"{each:+.3g} %" for each in percents),
-        count(numbers["num_more_tokens"]),
+        _more(numbers),
     ]
+
+
+def _more(numbers: Json) -> str:
+    """Return how much would settle it, and of what."""
+    for noun in ("tokens", "runs"):
+        number = numbers.get(f"num_more_{noun}")
+        if number is not None:
+            return f"{count(number)} {noun}"
+    return DASH
 
 
 def _number(value: float | None) -> str:

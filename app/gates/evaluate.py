@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from app.db import Database
 from app.gates.baselines import find_baseline
-from app.gates.judge import Judgement, judge
-from app.gates.rules import ChangeRule, GateRequest
-from app.jobs.records import Scored, load_scored
+from app.gates.judge import Jobs, Judgement, judge
+from app.gates.rules import GateRequest, LimitRule, SpeedRule
+from app.gates.runs import load_both_runs
+from app.jobs.records import load_scored
 from app.jobs.repository import load_job
 from app.settings import Settings
 
@@ -30,21 +31,21 @@ async def evaluate(database: Database, settings: Settings, asked: GateRequest) -
     """
     candidate = await load_scored(database, settings, asked.candidate)
     baseline_id, missing = None, ""
-    if any(isinstance(rule, ChangeRule) for rule in asked.rules):
+    if not all(isinstance(rule, LimitRule) for rule in asked.rules):
         async with database.read() as session:
             job = await load_job(session, asked.candidate)
             baseline_id, missing = await find_baseline(session, asked.baseline, job)
     if baseline_id == asked.candidate:
         baseline_id, missing = None, "The baseline is the candidate itself: name another one."
-    baseline = None
+    baseline, runs = None, None
     if baseline_id is not None:
         baseline = await load_scored(database, settings, baseline_id)
-    judgement = await asyncio.to_thread(_judge, asked, baseline, candidate, missing)
-    return Evaluation(baseline_id, judgement)
+        if any(isinstance(rule, SpeedRule) for rule in asked.rules):
+            async with database.read() as session:
+                runs = await load_both_runs(session, baseline_id, asked.candidate)
 
+    def judge_now() -> Judgement:
+        side = None if baseline is None else baseline.side()
+        return judge(asked.rules, Jobs(candidate.side(), side, missing, runs))
 
-def _judge(
-    asked: GateRequest, baseline: Scored | None, candidate: Scored, missing: str
-) -> Judgement:
-    side = None if baseline is None else baseline.side()
-    return judge(asked.rules, side, candidate.side(), missing)
+    return Evaluation(baseline_id, await asyncio.to_thread(judge_now))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.errors import NotComparable
-from app.gates.rules import ChangeRule, LimitRule, Rule
+from app.gates.rules import ChangeRule, LimitRule, Rule, SpeedRule
+from app.gates.speed import Runs, SpeedOutcome, judge_speed
 from app.gates.verdict import Decision, Estimate, Verdict, decide
 from app.jobs.comparison import (
     Cluster,
@@ -60,7 +61,7 @@ class LimitOutcome:
     sentence: str
 
 
-Outcome = ChangeOutcome | LimitOutcome
+Outcome = ChangeOutcome | LimitOutcome | SpeedOutcome
 
 
 @dataclass(frozen=True)
@@ -89,32 +90,49 @@ class _Evidence:
     num_bytes: int
 
 
-def judge(rules: Sequence[Rule], baseline: Side | None, candidate: Side, missing: str) -> Judgement:
-    """Apply the rules; the worst verdict is that of the whole.
+@dataclass(frozen=True)
+class Jobs:
+    """What is judged."""
 
-    Args:
-        rules: at least one.
-        baseline: the job to compare with; null where there is none, or no rule needs one.
-        candidate: the job in question.
-        missing: one sentence on why there is none.
+    candidate: Side
+    baseline: Side | None
+    """Null where there is none, or no rule needs one."""
+    missing: str
+    """One sentence on why there is none."""
+    runs: tuple[Runs, Runs] | None = None
+    """Of baseline and candidate, where a rule asks for speed."""
+
+
+def judge(rules: Sequence[Rule], jobs: Jobs) -> Judgement:
+    """Apply the rules, at least one; the worst verdict is that of the whole.
 
     Raises:
-        NotComparable: the jobs scored other texts, or a rule needs the same tokenizer.
+        NotComparable: the jobs scored other texts, or a rule needs the same tokenizer or place.
     """
-    evidence = None if baseline is None else _lay_side_by_side(baseline, candidate)
-    outcomes: list[Outcome] = [
-        _check_limit(rule, candidate)
-        if isinstance(rule, LimitRule)
-        else _judge_change(rule, evidence, missing)
-        for rule in rules
-    ]
+    evidence = None
+    if jobs.baseline is not None and any(isinstance(rule, ChangeRule) for rule in rules):
+        evidence = _lay_side_by_side(jobs.baseline, jobs.candidate)
+    outcomes = [_apply(rule, jobs, evidence) for rule in rules]
     found = {each.verdict for each in outcomes}
     return Judgement(
         next(verdict for verdict in _WORST_FIRST if verdict in found),
         outcomes,
         0 if evidence is None else evidence.pairing.num_unpaired_documents,
-        [] if baseline is None else differences(baseline.result, candidate.result),
+        [] if jobs.baseline is None else differences(jobs.baseline.result, jobs.candidate.result),
     )
+
+
+def _apply(rule: Rule, jobs: Jobs, evidence: _Evidence | None) -> Outcome:
+    if isinstance(rule, LimitRule):
+        return _check_limit(rule, jobs.candidate)
+    none: Verdict = "missing_baseline"
+    if isinstance(rule, SpeedRule):
+        if jobs.runs is None:
+            return SpeedOutcome(rule=rule, verdict=none, numbers=None, sentence=jobs.missing)
+        return judge_speed(rule, *jobs.runs)
+    if evidence is None:
+        return ChangeOutcome(rule=rule, verdict=none, numbers=None, sentence=jobs.missing)
+    return _judge_change(rule, evidence)
 
 
 def _lay_side_by_side(baseline: Side, candidate: Side) -> _Evidence:
@@ -148,9 +166,7 @@ def _check_limit(rule: LimitRule, candidate: Side) -> LimitOutcome:
     )
 
 
-def _judge_change(rule: ChangeRule, evidence: _Evidence | None, missing: str) -> ChangeOutcome:
-    if evidence is None:
-        return ChangeOutcome(rule=rule, verdict="missing_baseline", numbers=None, sentence=missing)
+def _judge_change(rule: ChangeRule, evidence: _Evidence) -> ChangeOutcome:
     by_tokens = rule.kind == "perplexity"
     if by_tokens and evidence.pairing.measure != "nats_per_token":
         msg = (

@@ -38,7 +38,17 @@ class LimitRule(Contract):
     at_most: Annotated[float, Field(gt=0)]
 
 
-Rule = Annotated[ChangeRule | LimitRule, Field(discriminator="kind")]
+class SpeedRule(Contract):
+    """The candidate may not be slower than the baseline, by the noise of repeated runs of both."""
+
+    kind: Literal["tokens_per_second"]
+    max_regression_percent: Annotated[float, Field(ge=0.1, le=90)] = 5.0
+    """The minimal relevant loss of speed."""
+    level: Annotated[float, Field(ge=0.001, le=0.2)] = 0.05
+    """Chance of either error, as for a change."""
+
+
+Rule = Annotated[ChangeRule | LimitRule | SpeedRule, Field(discriminator="kind")]
 
 
 class JobBaseline(Contract):

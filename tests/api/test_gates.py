@@ -6,11 +6,12 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 
 from app.api.deps import Parts
 from app.api.gate_schemas import BaselineView, GateView
 from app.jobs.repository import load_job
-from app.models import JobLabel
+from app.models import Attempt, JobLabel, Rank
 from evaluator.contract.reports import WindowRecord
 from tests.api.factories import Json, make_job, submit
 from tests.api.test_comparisons import OTHER, score_summed
@@ -171,3 +172,40 @@ async def test_what_can_not_be_judged_is_refused(client: httpx.AsyncClient, part
             await ask(client, done, {"kind": "promoted"}, rule), 422, "invalid_request"
         )
         assert pointer in problem["errors"][0]["pointer"], problem
+
+
+async def as_run(parts: Parts, job_id: str, commit: str, compute_s: float) -> str:
+    """Give a job that succeeded a label in its request, and a duration of 10 tokens."""
+    async with parts.database.write() as session:
+        job = await load_job(session, job_id, lock=True)
+        job.request = {**job.request, "labels": {"commit": commit}}
+        of_job = select(Rank).join(Attempt).where(Attempt.job_id == job_id)
+        for rank in (await session.scalars(of_job)).all():
+            rank.timing = {"num_scored_tokens": 10, "compute_s": compute_s}
+    return job_id
+
+
+async def test_speed_is_judged_by_repeated_runs(client: httpx.AsyncClient, parts: Parts) -> None:
+    async def run(commit: str, compute_s: float) -> str:
+        return await as_run(parts, await score_summed(client, parts, SAME), commit, compute_s)
+
+    baseline, candidate = await run("a", 1.0), await run("b", 1.1)
+    named, speed = {"kind": "job", "job": baseline}, {"kind": "tokens_per_second"}
+    found = await verdict_of(client, candidate, named, speed)
+    assert (found.verdict, "one run each" in found.sentence) == ("inconclusive", True)
+    await run("a", math.exp(-0.02))
+    await run("b", 1.1 * math.exp(0.02))
+    await run("c", 9.0)
+    found = await verdict_of(client, candidate, named, speed)
+    numbers = found.model_dump()["outcomes"][0]["numbers"]
+    assert (numbers["num_baseline_runs"], numbers["num_candidate_runs"]) == (2, 2)
+    assert numbers["baseline"] == pytest.approx(10 * math.exp(0.01))
+    assert found.verdict == "regression"
+    repeat = await run("b", 1.0)
+    answer = await ask(client, candidate, {"kind": "job", "job": repeat}, speed)
+    assert "repeats of each other" in check_problem(answer, 409, "not_comparable")["detail"]
+    other = await as_run(parts, await score_summed(client, parts, SAME, dtype="bfloat16"), "d", 1)
+    answer = await ask(client, other, named, speed)
+    assert "dtype" in check_problem(answer, 409, "not_comparable")["detail"]
+    missing = await verdict_of(client, candidate, {"kind": "promoted"}, speed)
+    assert missing.verdict == "missing_baseline"

@@ -21,6 +21,17 @@ Json = dict[str, Any]
 
 CHANGE: Json = {"kind": "perplexity", "max_regression_percent": 0.5, "level": 0.05}
 LIMIT: Json = {"kind": "limit", "figure": "token_perplexity", "at_most": 20.0}
+SPEED: Json = {"kind": "tokens_per_second", "max_regression_percent": 5.0, "level": 0.05}
+SPEEDS: Json = {
+    "baseline": 20.0,
+    "candidate": 19.0,
+    "change_percent": -5.0,
+    "lower_percent": -12.0,
+    "upper_percent": 3.0,
+    "num_baseline_runs": 2,
+    "num_candidate_runs": 2,
+    "num_more_runs": 8,
+}
 NUMBERS: Json = {
     "baseline": 20.0855,
     "candidate": 20.1459,
@@ -41,6 +52,7 @@ def answer(verdict: str = "inconclusive", **changes: Any) -> Json:
         {"rule": LIMIT, "verdict": "regression", "value": 20.1459, "sentence": "Above."},
         {"rule": CHANGE, "verdict": "missing_baseline", "numbers": None, "sentence": "None."},
         {"rule": LIMIT, "verdict": "pass", "value": 19.0, "sentence": "Within."},
+        {"rule": SPEED, "verdict": "inconclusive", "numbers": SPEEDS, "sentence": "Noisy."},
     ]
     return {
         "verdict": verdict,
@@ -85,13 +97,15 @@ def test_least_is_the_job_promoted_as_default(asked: list[Json]) -> None:
 
 def test_everything(asked: list[Json]) -> None:
     options = "--baseline branch=main --baseline family=a=b --max-regression 1% --level 0.01 "
-    options += "--measure bits-per-byte --limit token_perplexity=20 --limit bits_per_byte=1.5"
+    options += "--measure bits-per-byte --limit token_perplexity=20 --limit bits_per_byte=1.5 "
+    options += "--max-slowdown 5%"
     assert run("job_2", *options.split()) == 0
     assert asked[0]["baseline"] == {"kind": "newest", "labels": {"branch": "main", "family": "a=b"}}
     assert asked[0]["rules"] == [
         {"kind": "bits_per_byte", "max_regression_percent": 1.0, "level": 0.01},
         LIMIT,
         {"kind": "limit", "figure": "bits_per_byte", "at_most": 1.5},
+        {"kind": "tokens_per_second", "max_regression_percent": 5.0, "level": 0.01},
     ]
 
 
@@ -115,6 +129,8 @@ def test_a_file_goes_out_as_it_is(asked: list[Json]) -> None:
         "--max-regression half",
         "--max-regression 0",
         "--level 0.5",
+        "--max-slowdown 5x",
+        "--max-slowdown 99",
         "--measure speed",
         "--limit token_perplexity",
         "--limit token_perplexity=nan",
@@ -209,12 +225,14 @@ def test_markdown_has_a_row_for_each_rule() -> None:
     lines = to_markdown(answer()).splitlines()
     assert lines[0] == "### Gate: inconclusive"
     assert lines[2] == r"It is \| &lt;unclear>."
-    assert lines[6:10] == [
+    assert lines[6:11] == [
         "| perplexity less than 0.5 % worse | inconclusive | 20.0855 | 20.1459 | +0.3 % | -0.206 % "
-        "| +0.809 % | 934 |",
+        "| +0.809 % | 934 tokens |",
         "| token perplexity at most 20 | regression | - | 20.1459 | - | - | - | - |",
         "| perplexity less than 0.5 % worse | missing baseline | - | - | - | - | - | - |",
         "| token perplexity at most 20 | pass | - | 19 | - | - | - | - |",
+        "| tokens per second less than 5 % worse | inconclusive | 20 | 19 | -5 % | -12 % | +3 % | "
+        "8 runs |",
     ]
     assert lines[-1] == "Candidate `job_2`, baseline `job_1`."
 
@@ -225,9 +243,9 @@ def test_junit_counts_regressions_as_failures_and_the_unclear_as_errors() -> Non
     assert suite is not None
     for element in (root, suite):
         counts = {name: element.get(name) for name in ("tests", "failures", "errors")}
-        assert counts == {"tests": "4", "failures": "1", "errors": "2"}
+        assert counts == {"tests": "5", "failures": "1", "errors": "3"}
     kinds = [[child.tag for child in case] for case in suite.iter("testcase")]
-    assert kinds == [["error"], ["failure"], ["error"], ["system-out"]]
+    assert kinds == [["error"], ["failure"], ["error"], ["system-out"], ["error"]]
     error = suite.find(".//error")
     assert error is not None
     assert error.attrib == {"type": "inconclusive", "message": "It is | <unclear>."}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from app.gates.judge import judge
+from app.gates.judge import Jobs, judge
 from app.gates.rules import ChangeRule
 from app.gates.verdict import Verdict
 from app.jobs.comparison import Side
@@ -65,7 +65,7 @@ def shares(
     counts: dict[Verdict, float] = {"pass": 0, "regression": 0, "inconclusive": 0}
     for noise in world.noise_nats:
         nats = world.baseline_nats + truth_nats * world.sizes + noise
-        found = judge([RULE], baseline, Side(scored, table(world.sizes, nats)), "")
+        found = judge([RULE], Jobs(Side(scored, table(world.sizes, nats)), baseline, ""))
         counts[found.verdict] += 1 / NUM_COMPARISONS
     return counts
 

@@ -10,6 +10,7 @@ import pytest
 from app.errors import NotComparable
 from app.gates.judge import (
     ChangeOutcome,
+    Jobs,
     Judgement,
     LimitOutcome,
     Numbers,
@@ -52,7 +53,7 @@ def numbers(found: Judgement) -> Numbers:
 
 
 def test_the_example_of_the_manual_worked_by_hand() -> None:
-    found = judge([PERPLEXITY], SAME, documents(0.0, 0.3, 0.6), MISSING)
+    found = judge([PERPLEXITY], Jobs(documents(0.0, 0.3, 0.6), SAME, MISSING))
     shown = numbers(found)
     # sums 0, 0.3, 0.6 have the standard deviation 0.3; over sqrt(3) and 100 tokens; the printed
     # table of Student's t has 2.920 for two degrees of freedom
@@ -73,13 +74,13 @@ def test_the_example_of_the_manual_worked_by_hand() -> None:
         f"= {shown.num_more_tokens} more tokens",
     ):
         assert figure in PAGE, figure
-    worse = judge([PERPLEXITY], SAME, documents(0.2, 0.4, 0.6), MISSING)
+    worse = judge([PERPLEXITY], Jobs(documents(0.2, 0.4, 0.6), SAME, MISSING))
     assert worse.verdict == "regression"
     assert f"lower would be {numbers(worse).lower_percent:.2f} %" in PAGE
 
 
 def test_bits_per_byte_change_by_their_share() -> None:
-    found = judge([BITS], SAME, documents(0.0, 0.3, 0.6), MISSING)
+    found = judge([BITS], Jobs(documents(0.0, 0.3, 0.6), SAME, MISSING))
     shown = numbers(found)
     # 0.9 of 900 nats are 0.1 %; residuals -0.3, 0, 0.3
     reach = 100 * 2.920 * math.sqrt(3 / 2 * 0.18) / 900
@@ -119,7 +120,7 @@ def test_so_many_more_tokens_settle_it_whatever_the_change() -> None:
 
 
 def test_one_cluster_says_nothing_not_even_of_the_same_numbers() -> None:
-    found = judge([PERPLEXITY], documents(0.0), documents(0.0), MISSING)
+    found = judge([PERPLEXITY], Jobs(documents(0.0), documents(0.0), MISSING))
     shown = numbers(found)
     assert (found.verdict, shown.lower_percent, shown.num_more_tokens) == (
         ("inconclusive", None, None)
@@ -137,25 +138,25 @@ def test_a_few_large_clusters_count_as_few(sizes: tuple[float, ...], degrees: in
 
 
 def test_the_same_numbers_pass() -> None:
-    found = judge([PERPLEXITY, BITS], SAME, SAME, MISSING)
+    found = judge([PERPLEXITY, BITS], Jobs(SAME, SAME, MISSING))
     assert [each.verdict for each in found.outcomes] == ["pass", "pass"]
 
 
 def test_other_tokenizers_need_bits_per_byte() -> None:
     other = documents(0.0, 0.3, 0.6, tokenizer_digest=B)
-    assert judge([BITS], SAME, other, MISSING).verdict == "pass"
+    assert judge([BITS], Jobs(other, SAME, MISSING)).verdict == "pass"
     with pytest.raises(NotComparable, match="take a rule of kind bits_per_byte"):
-        judge([PERPLEXITY], SAME, other, MISSING)
+        judge([PERPLEXITY], Jobs(other, SAME, MISSING))
 
 
 def test_a_baseline_of_no_bits_has_no_share() -> None:
     certain = Side(result(), WindowTable([record(n, 0, 100, 0.0, 400) for n in range(3)]))
     with pytest.raises(NotComparable, match="0 bits per byte"):
-        judge([BITS], certain, SAME, MISSING)
+        judge([BITS], Jobs(SAME, certain, MISSING))
 
 
 def test_a_change_beyond_float64_is_no_figure() -> None:
-    found = judge([PERPLEXITY], SAME, documents(*(1e6, 1e6 + 1, 1e6 + 2)), MISSING)
+    found = judge([PERPLEXITY], Jobs(documents(*(1e6, 1e6 + 1, 1e6 + 2)), SAME, MISSING))
     shown = numbers(found)
     assert found.verdict == "regression"
     assert (shown.candidate, shown.change_percent, shown.lower_percent) == (None, None, None)
@@ -164,7 +165,7 @@ def test_a_change_beyond_float64_is_no_figure() -> None:
 def test_a_limit_needs_no_baseline() -> None:
     within = LimitRule(kind="limit", figure="token_perplexity", at_most=1.02)
     above = LimitRule(kind="limit", figure="bits_per_byte", at_most=0.0999)
-    found = judge([within, above], None, SAME, MISSING)
+    found = judge([within, above], Jobs(SAME, None, MISSING))
     assert [each.verdict for each in found.outcomes] == ["pass", "regression"]
     assert found.verdict == "regression"
     assert found.sentence == "The candidate's bits per byte of 0.1 exceeds the limit of 0.0999."
@@ -172,22 +173,22 @@ def test_a_limit_needs_no_baseline() -> None:
 
 def test_a_text_without_words_has_no_figure_to_limit() -> None:
     rule = LimitRule(kind="limit", figure="word_perplexity", at_most=100.0)
-    (found,) = judge([rule], None, SAME, MISSING).outcomes
+    (found,) = judge([rule], Jobs(SAME, None, MISSING)).outcomes
     assert isinstance(found, LimitOutcome)
     assert (found.verdict, found.value) == ("inconclusive", None)
 
 
 def test_without_a_baseline_it_is_said_and_the_worst_counts() -> None:
-    found = judge([PERPLEXITY], None, SAME, MISSING)
+    found = judge([PERPLEXITY], Jobs(SAME, None, MISSING))
     assert (found.verdict, change(found).numbers, found.sentence) == (
         ("missing_baseline", None, MISSING)
     )
     limit = LimitRule(kind="limit", figure="token_perplexity", at_most=1.0)
-    assert judge([PERPLEXITY, limit], None, SAME, MISSING).verdict == "regression"
+    assert judge([PERPLEXITY, limit], Jobs(SAME, None, MISSING)).verdict == "regression"
 
 
 def test_sentences_have_the_numbers() -> None:
-    found = judge([PERPLEXITY], SAME, documents(0.2, 0.4, 0.6), MISSING)
+    found = judge([PERPLEXITY], Jobs(documents(0.2, 0.4, 0.6), SAME, MISSING))
     assert re.fullmatch(
         r"The candidate's perplexity changes by \+0\.401 %, at least \+0\.0628 % \(95 % bound over "
         r"3 documents\): it is worse, and 0\.5 % or more can't be excluded\.",
