@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.auth.projects import PROJECT, ProjectSession
+from app.models import DEFAULT_PROJECT
 
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
@@ -58,13 +59,18 @@ class Database:
         self._writer = asyncio.Lock()
         self._writing_engine = self.engine.execution_options(assay_writes=True)
         self.project: str | None = None
-        """The one whose jobs are there; null: all."""
+        """The one whose belongings are there; null: all."""
 
     def within(self, project: str | None) -> Self:
-        """Return the same database, with the jobs of one project alone (null: of all)."""
+        """Return the same database, with what is one project's alone (null: of all)."""
         confined = copy.copy(self)
         confined.project = project
         return confined
+
+    @property
+    def home(self) -> str:
+        """The project that owns what is made by way of this database."""
+        return self.project or DEFAULT_PROJECT
 
     def _session(self, engine: AsyncEngine) -> AsyncSession:
         if self.project is None:

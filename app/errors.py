@@ -6,7 +6,7 @@
     |       InlineTooLarge, TooManyRanks, ParallelismInvalid, DeviceUnavailable, HubDisabled
     +-- InvalidCursor 400
     +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, NodeNotFound 404,
-    |   RouteNotFound 404
+    |   BaselineNotFound 404, RouteNotFound 404
     +-- MethodNotAllowed 405
     +-- TransitionNotAllowed 409, AttemptNotCurrent 409, ContractMismatch 409
     +-- NotComparable 409, RecordsMissing 409
@@ -152,6 +152,13 @@ class NodeNotFound(ApiError):
     """The job has no such node"""
 
     code = "node_not_found"
+    status = 404
+
+
+class BaselineNotFound(ApiError):
+    """No job was promoted under this name"""
+
+    code = "baseline_not_found"
     status = 404
 
 

@@ -7,7 +7,18 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
-from app.api import comparisons, events, health, jobs, logs, nodes, records, reports, tokens
+from app.api import (
+    comparisons,
+    events,
+    gates,
+    health,
+    jobs,
+    logs,
+    nodes,
+    records,
+    reports,
+    tokens,
+)
 from app.api.deps import Parts
 from app.api.streams import Streams
 from app.auth.access import Access
@@ -33,6 +44,8 @@ _ROUTERS: Sequence[APIRouter] = (
     records.router,
     tokens.router,
     comparisons.router,
+    gates.router,
+    gates.baselines_router,
     health.router,
 )
 

@@ -105,6 +105,15 @@ class Base(DeclarativeBase):
     }
 
 
+class OfProject:
+    """What belongs to a project: callers of another one do not see it (`app.auth.projects`)."""
+
+    project: Mapped[str] = mapped_column(
+        String(64), default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT
+    )
+    """Whose it is; never changes."""
+
+
 class Token(Base):
     """A bearer token; the secret itself is not kept. Rows stay after the token is revoked."""
 
@@ -124,7 +133,7 @@ class Token(Base):
     """Written at most once a minute."""
 
 
-class Job(Base):
+class Job(OfProject, Base):
     """One evaluation asked for."""
 
     __tablename__ = "jobs"
@@ -137,10 +146,6 @@ class Job(Base):
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    project: Mapped[str] = mapped_column(
-        String(64), default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT
-    )
-    """Whose it is; never changes."""
     state: Mapped[JobState]
     state_reason: Mapped[FailureReason | None]
     message: Mapped[str | None]
@@ -297,3 +302,14 @@ class Event(Base):
     type: Mapped[str] = mapped_column(String(20))
     data: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
+
+
+class Baseline(OfProject, Base):
+    """A job that others of its project are compared with, under a name."""
+
+    __tablename__ = "baselines"
+
+    project: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    job_id: Mapped[str] = mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"))
+    promoted_at: Mapped[datetime]

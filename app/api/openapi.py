@@ -172,6 +172,7 @@ def make_openapi(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         tags=[
             {"name": "jobs", "description": "Ask for evaluations and look at them."},
+            {"name": "gates", "description": "Whether a candidate may go on."},
             {"name": "health", "description": "For whoever watches the server."},
             {"name": "internal", "description": "For runs, which report to the server."},
         ],

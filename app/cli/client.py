@@ -151,6 +151,15 @@ class Client:
         params = [("baseline", baseline), ("candidate", candidate)]
         return self._document("GET", "/v1/comparisons", params=params)
 
+    def gate(self, request: Mapping[str, Any]) -> Document:
+        """Return the verdict on a candidate."""
+        return self._document("POST", "/v1/gates/evaluations", body=request)
+
+    def promote(self, name: str, job_id: str) -> Document:
+        """Make a job the baseline of this name and return that."""
+        path = f"/v1/baselines/{quote(name, safe='')}"
+        return self._document("PUT", path, body={"job": job_id})
+
     def cancel(self, job_id: str) -> Document:
         """Ask for the end of a job and return it."""
         return self._document("POST", _path(job_id, "cancel"))

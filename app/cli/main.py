@@ -11,6 +11,7 @@ import typer
 from app.cli.client import ClientError
 from app.cli.compare import compare
 from app.cli.demo import demo
+from app.cli.gate import gate, promote
 from app.cli.jobs import cancel, list_jobs, nodes, retry, show
 from app.cli.logs import logs
 from app.cli.options import EXIT_SERVER, EXIT_USAGE, make_console
@@ -23,8 +24,9 @@ from app.cli.watch import watch
 cli = typer.Typer(
     name="assay",
     help="Measure language models: ask a server for jobs, follow them, read their results.",
-    epilog="Exit codes: 0 done, 1 the job did not succeed or does not verify, 2 wrong usage, 4 the "
-    "server refused or is out of reach, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 the job did not succeed or does not verify, or a gate finds a "
+    "regression, 2 wrong usage, 3 a gate can't tell, 4 the server refused or is out of reach, "
+    "130 interrupted.",
     rich_markup_mode="markdown",  # lines of a paragraph are joined
     no_args_is_help=True,
     add_completion=False,
@@ -64,6 +66,8 @@ cli.command()(cancel)
 cli.command()(retry)
 cli.command()(logs)
 cli.command()(compare)
+cli.command()(gate)
+cli.command()(promote)
 cli.command()(verify)
 cli.command()(demo)
 cli.add_typer(token, name="token")

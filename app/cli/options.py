@@ -1,19 +1,25 @@
 """Options that several commands share, exit codes, and where output goes."""
 
+import json
 import sys
 from collections.abc import Iterable
-from typing import Annotated, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
+from evaluator.contract.strict_json import RepeatedMember, unique_members
+
 EXIT_OK = 0
 EXIT_JOB = 1
-"""The job did not succeed, or its figure does not come out again."""
+"""The job did not succeed, or its figure does not come out again, or a gate finds a regression."""
 EXIT_USAGE = 2
 """The command line is wrong."""
+EXIT_UNSURE = 3
+"""A gate can't tell: the text is too short, or there is no baseline."""
 EXIT_SERVER = 4
-"""The server refused, or could not be reached."""
+"""The server refused, or could not be reached; with a gate: or the job did not succeed."""
 EXIT_INTERRUPTED = 130
 """Somebody pressed Ctrl-C."""
 
@@ -67,3 +73,19 @@ def parse_labels(written: Iterable[str]) -> dict[str, str]:
             refuse(f"{word!r} is no label: write KEY=VALUE", option="--label")
         labels[key] = value
     return labels
+
+
+def read_object(name: str, *, option: str) -> dict[str, Any]:
+    """Return the JSON object in the file `name`, or in stdin where it is `-`."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        found = json.loads(text, object_pairs_hook=unique_members)
+    except OSError as error:
+        refuse(f"{name} can't be read: {error.strerror}", option=option)
+    except RepeatedMember as error:
+        refuse(f"{name}: {error}", option=option)
+    except ValueError as error:
+        refuse(f"{name} holds no JSON: {error}", option=option)
+    if not isinstance(found, dict):
+        refuse(f"{name} holds no JSON object", option=option)
+    return found

@@ -1,36 +1,34 @@
 """`assay submit`: ask for a job, from a file, from options, or from both."""
 
-import json
 import re
-import sys
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 from urllib.parse import urljoin
 
 import typer
 
-from app.cli.client import Client, is_loopback
+from app.cli.client import Client
+from app.cli.gate import GateAsked, SummaryOption, print_gate
 from app.cli.numbers import parse_duration
 from app.cli.options import (
     DEFAULT_SERVER,
+    EXIT_JOB,
+    EXIT_OK,
+    EXIT_SERVER,
     JsonOption,
     ServerOption,
     make_console,
     parse_labels,
+    read_object,
     refuse,
     write_json,
 )
+from app.cli.sources import data_source, model_source
 from app.cli.watch import watch_to_end
-from evaluator.contract.data import KnownName
 from evaluator.contract.parallelism import Parallelism
-from evaluator.contract.strict_json import RepeatedMember, unique_members
 
 Json = dict[str, Any]
 
-_DATA_KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 _WAYS = re.compile(r"-1|[1-9]\d*")
-_WITHOUT_FIELD = ("text", "folder")
-_KNOWN_NAMES = get_args(KnownName)
 
 _FILE, _MODEL, _DATA = "What to do", "Model", "Text"
 _SCORING, _LAUNCH, _REST = "Scoring", "Launch", "Limits and words"
@@ -46,6 +44,16 @@ FileOption = Annotated[
 ]
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="Watch the job to its end.", rich_help_panel=_FILE)
+]
+GateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gate",
+        metavar="FILE",
+        help="With --wait: judge the job when it has succeeded, by the baseline and the rules in "
+        "this JSON file.",
+        rich_help_panel=_FILE,
+    ),
 ]
 ModelOption = Annotated[
     str | None,
@@ -199,6 +207,8 @@ PriorityOption = Annotated[
 def submit(
     file: FileOption = None,
     wait: WaitOption = False,
+    gate: GateOption = None,
+    summary: SummaryOption = None,
     model: ModelOption = None,
     hub: HubOption = None,
     revision: RevisionOption = None,
@@ -228,7 +238,7 @@ def submit(
     as_json: JsonOption = False,
 ) -> None:
     """Ask for a job; prints its id and its address."""
-    request = read_request(file) if file is not None else {}
+    request = read_object(file, option="--file") if file is not None else {}
     merge(request, "model", model_source(model, hub, revision, server), whole=True)
     merge(request, "data", data_source(data, field, text, server), whole=True)
     scoring = {"window": window, "stride": stride, "prefix": prefix, "batch_tokens": batch_tokens}
@@ -240,45 +250,45 @@ def submit(
     merge(request, "audit", {"share": audit_share})
     merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
     merge(request, "labels", dict(parse_labels(label or ())))
-    if priority is not None:
-        request["priority"] = priority
+    request |= {} if priority is None else {"priority": priority}
     complete(request)
+    then = gate_asked(gate, summary, wait=wait)
     with Client(server) as client:
-        raise typer.Exit(send(client, request, wait=wait, as_json=as_json))
+        raise typer.Exit(send(client, request, wait=wait, then=then, as_json=as_json))
 
 
-def send(client: Client, request: Json, *, wait: bool, as_json: bool) -> int:
-    """Submit, print, watch where asked; return the exit code."""
+def gate_asked(name: str | None, summary: list[str] | None, *, wait: bool) -> GateAsked | None:
+    """Return the gate in the file `name`; null where none is asked for."""
+    if name is None:
+        if summary:
+            refuse("--summary needs --gate")
+        return None
+    if not wait:
+        refuse("--gate needs --wait: a job is judged when it has succeeded")
+    return GateAsked.make(read_object(name, option="--gate"), summary, option="--gate")
+
+
+def send(
+    client: Client, request: Json, *, wait: bool, as_json: bool, then: GateAsked | None = None
+) -> int:
+    """Submit, print, watch and judge where asked; return the exit code."""
     document = client.submit(request)
     job_id = document.data["id"]
     if as_json:
         write_json(document.text)
     else:
         make_console().print(job_id, job_address(client, document.data), soft_wrap=True)
-    return watch_to_end(client, job_id, as_json=as_json) if wait else 0
+    code = watch_to_end(client, job_id, as_json=as_json) if wait else EXIT_OK
+    if then is None:
+        return code
+    if code == EXIT_OK:
+        return print_gate(client, job_id, then, as_json=as_json)
+    return EXIT_SERVER if code == EXIT_JOB else code
 
 
 def job_address(client: Client, job: Json) -> str:
     """Return the absolute address of a job."""
     return urljoin(f"{client.server}/", str(job["links"]["self"]))
-
-
-def read_request(name: str) -> Json:
-    """Return the JSON object in the file `name`, or in stdin where it is `-`."""
-    try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        request = json.loads(text, object_pairs_hook=unique_members)
-    except OSError as error:
-        refuse(f"{name} can't be read: {error.strerror}", option="--file")
-    except RepeatedMember as error:
-        refuse(f"{name}: {error}", option="--file")
-    except ValueError as error:
-        refuse(f"{name} holds no JSON: {error}", option="--file")
-    if not isinstance(request, dict):
-        refuse(
-            f"{name} holds no JSON object: a job request has `model` and `data`", option="--file"
-        )
-    return request
 
 
 def merge(request: Json, part: str, given: Json | None, *, whole: bool = False) -> None:
@@ -299,64 +309,6 @@ def complete(request: Json) -> None:
     scoring = request.get("scoring")
     if isinstance(scoring, dict) and "convention" not in scoring:
         scoring["convention"] = "hf-strided" if "stride" in scoring else "lm-eval"
-
-
-def model_source(
-    path: str | None, hub: str | None, revision: str | None, server: str
-) -> Json | None:
-    """Return the model of the request; null where the options name none."""
-    if path is not None and hub is not None:
-        refuse("--model and --hub exclude each other")
-    if revision is not None and hub is None:
-        refuse("--revision needs --hub")
-    if hub is not None:
-        return {"kind": "hub", "name": hub, "revision": revision}
-    if path is None:
-        return None
-    kind = "gguf" if path.lower().endswith(".gguf") else "folder"
-    return {"kind": kind, "path": as_server_sees(path, server)}
-
-
-def data_source(
-    path: str | None, field: str | None, texts: list[str] | None, server: str
-) -> Json | None:
-    """Return the text of the request; null where the options name none."""
-    if path is not None and texts:
-        refuse("--data and --text exclude each other")
-    if path is None:
-        if field is not None:
-            refuse("--field needs --data")
-        return {"kind": "inline", "documents": texts} if texts else None
-    if path in _KNOWN_NAMES:
-        return {"kind": "known", "name": path}
-    kind = _data_kind(path)
-    if kind in _WITHOUT_FIELD and field is not None:
-        refuse("--field is for .jsonl, .csv and .parquet; a text file is one document")
-    return {"kind": kind, "path": as_server_sees(path, server), "field": field}
-
-
-def _data_kind(path: str) -> str:
-    """Return the kind of source that a path names, or end with exit code 2."""
-    kind = _DATA_KINDS.get(Path(path).suffix.lower())
-    if kind is None and (path.endswith("/") or Path(path).expanduser().is_dir()):
-        return "folder"
-    if kind is None:
-        refuse(
-            f"{path!r} does not tell its kind: name it *.txt, *.jsonl, *.csv or *.parquet, end a "
-            f"folder with /, take a known set ({', '.join(_KNOWN_NAMES)}), or give the kind in a "
-            "job file (--file)",
-            option="--data",
-        )
-    return kind
-
-
-def as_server_sees(path: str, server: str) -> str:
-    """Return an absolute path for what is here, where the server is here too.
-
-    The server looks relative paths up in its own roots; the user means the current folder.
-    """
-    here = Path(path).expanduser()
-    return str(here.absolute()) if is_loopback(server) and here.exists() else path
 
 
 def parallelism_of(text: str | None) -> str | dict[str, int] | None:

@@ -245,8 +245,8 @@ def summarise(pairing: Pairing, differs: Sequence[Difference] = ()) -> Compariso
     scale = 1.0 if pairing.measure == "nats_per_token" else 1 / math.log(2)
     denominator = sum(pairing.size)
     difference = scale * math.fsum(_signed(pairing)) / denominator
-    unit, clusters = _clusters(pairing)
-    error = clustered_standard_error(clusters)
+    unit, clusters = clusters_of(pairing)
+    error = clustered_standard_error([(each.difference_nats, each.size) for each in clusters])
     error = None if error is None else scale * error
     interval = None
     if error is not None:
@@ -284,6 +284,7 @@ class Cluster(NamedTuple):
     """Pieces of text that may depend on each other."""
 
     difference_nats: float
+    baseline_nats: float
     size: int
 
 
@@ -294,7 +295,7 @@ def _signed(pairs: Iterable[Pair]) -> Iterator[float]:
         yield -each.baseline_nats
 
 
-def _clusters(pairing: Pairing) -> tuple[Literal["documents", "blocks"], list[Cluster]]:
+def clusters_of(pairing: Pairing) -> tuple[Literal["documents", "blocks"], list[Cluster]]:
     """Sum by document where there are two or more, else by block of consecutive windows."""
     is_one_document = pairing.document[0] == pairing.document[-1]
     if is_one_document and pairing.unit == "window":
@@ -304,11 +305,18 @@ def _clusters(pairing: Pairing) -> tuple[Literal["documents", "blocks"], list[Cl
 
 
 def _cluster_of(pairs: Sequence[Pair]) -> Cluster:
-    return Cluster(math.fsum(_signed(pairs)), sum(each.size for each in pairs))
+    return Cluster(
+        math.fsum(_signed(pairs)),
+        math.fsum(each.baseline_nats for each in pairs),
+        sum(each.size for each in pairs),
+    )
 
 
-def clustered_standard_error(clusters: Sequence[Cluster]) -> float | None:
-    """Return the standard error of sum(difference) / sum(size); None with fewer than two clusters.
+def clustered_standard_error(clusters: Sequence[tuple[float, float]]) -> float | None:
+    """Return the standard error of a ratio of sums; None with fewer than two clusters.
+
+    Args:
+        clusters: of each cluster the numerator and the denominator, whose sum is above 0.
 
     Source: the ratio estimator of W. G. Cochran, Sampling Techniques, 3rd ed. 1977, section 6.4,
     without the finite population correction.
@@ -316,9 +324,9 @@ def clustered_standard_error(clusters: Sequence[Cluster]) -> float | None:
     num = len(clusters)
     if num < 2:
         return None
-    size = sum(cluster.size for cluster in clusters)
-    mean = math.fsum(cluster.difference_nats for cluster in clusters) / size
-    squares = math.fsum((each.difference_nats - mean * each.size) ** 2 for each in clusters)
+    size = math.fsum(each for _, each in clusters)
+    mean = math.fsum(difference for difference, _ in clusters) / size
+    squares = math.fsum((difference - mean * each) ** 2 for difference, each in clusters)
     return math.sqrt(num / (num - 1) * squares) / size
 
 

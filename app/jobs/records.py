@@ -179,30 +179,43 @@ async def compare_jobs(
         JobNotFound, ResultNotReady, RecordsMissing: of either job.
         NotComparable: it names what differs.
     """
-    baseline = await _load(database, settings, baseline_id)
-    candidate = await _load(database, settings, candidate_id)
+    baseline = await load_scored(database, settings, baseline_id)
+    candidate = await load_scored(database, settings, candidate_id)
     return await asyncio.to_thread(_compare, baseline, candidate)
 
 
 @dataclass(frozen=True)
-class _Scored:
+class Scored:
+    """A job that succeeded, and where its records are."""
+
     file: RecordsFile
     result: Result
     ledger: tuple[float, int]
 
     def side(self) -> Side:
+        """Read the records.
+
+        Raises:
+            RecordsMissing: they are gone, or damaged.
+        """
         windows = read_records(self.file)
         check_total(self.file, windows, self.ledger)
         return Side(self.result, windows)
 
 
-async def _load(database: Database, settings: Settings, job_id: str) -> _Scored:
+async def load_scored(database: Database, settings: Settings, job_id: str) -> Scored:
+    """Return a job that has succeeded.
+
+    Raises:
+        JobNotFound: there is none with this id.
+        ResultNotReady: it has no result.
+    """
     async with database.read() as session:
         job = await load_job(session, job_id)
         file = records_file(job, settings)
         rows = await load_rows(session, job_id)
-    return _Scored(file, public_result(job), await asyncio.to_thread(total, rows))
+    return Scored(file, public_result(job), await asyncio.to_thread(total, rows))
 
 
-def _compare(baseline: _Scored, candidate: _Scored) -> Comparison:
+def _compare(baseline: Scored, candidate: Scored) -> Comparison:
     return compare(baseline.side(), candidate.side())

@@ -35,7 +35,7 @@ from app.jobs.request import JobRequest
 from app.jobs.scored_by import Accounts, load_accounts
 from app.jobs.transitions import JobEvent
 from app.launchers.rundir import log_name
-from app.models import DEFAULT_PROJECT, Attempt, Event, Job, JobLabel, Rank
+from app.models import Attempt, Event, Job, JobLabel, Rank
 from app.settings import Settings
 from evaluator.contract.launch import Layout
 from evaluator.contract.parallelism import Parallelism, resolve
@@ -91,7 +91,7 @@ class JobService:
         _check_parallelism(request.launch)
         await asyncio.to_thread(resolve_model, request.model, self._settings)
         await asyncio.to_thread(resolve_data, request.data, self._settings)
-        job = _new_job(request, device, self._database.project or DEFAULT_PROJECT)
+        job = _new_job(request, device, self._database.home)
         async with self._database.write() as session:
             session.add(job)
             await session.flush()

@@ -52,15 +52,31 @@ class Route:
     @property
     def names_a_job(self) -> bool:
         """Whether path or query say which job it is about."""
-        return "{job_id}" in self.path or self.path == "/v1/comparisons"
+        return "{job_id}" in self.path or NO_JOB in str((self.query(NO_JOB), self.body(NO_JOB)))
+
+    def query(self, job: str) -> dict[str, str] | None:
+        """A good query about `job`, where the route needs one."""
+        return {"baseline": job, "candidate": job} if self.path == "/v1/comparisons" else None
+
+    def body(self, job: str) -> Json | None:
+        """A good body about `job`, where the route needs one."""
+        limit = {"kind": "limit", "figure": "token_perplexity", "at_most": 20}
+        bodies: dict[str, Json] = {
+            "POST /v1/jobs": job_request(),
+            "POST /v1/gates/evaluations": {"candidate": job, "rules": [limit]},
+            "PUT /v1/baselines/{name}": {"job": job},
+        }
+        return bodies.get(str(self))
 
     async def ask(self, client: httpx.AsyncClient, job: str, token: str | None) -> httpx.Response:
         """Send a good request about `job`."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        query = {"baseline": job, "candidate": job} if self.path == "/v1/comparisons" else None
-        body = job_request() if str(self) == "POST /v1/jobs" else None
         return await client.request(
-            self.method, self.path.format(job_id=job), params=query, json=body, headers=headers
+            self.method,
+            self.path.format(job_id=job, name="main"),
+            params=self.query(job),
+            json=self.body(job),
+            headers=headers,
         )
 
 
@@ -107,7 +123,8 @@ def test_the_document_names_the_scope_of_each_route() -> None:
     assert len(CLOSED) >= 11
     assert {route.path for route in _routes() if route.scope is None} == OPEN
     for route in CLOSED:
-        assert route.scope == ("jobs:write" if route.method == "POST" else "jobs:read"), route
+        reads = route.method == "GET" or str(route) == "POST /v1/gates/evaluations"
+        assert route.scope == ("jobs:read" if reads else "jobs:write"), route
 
 
 async def test_without_any_token_everything_is_open(client: httpx.AsyncClient) -> None:
@@ -343,3 +360,18 @@ async def test_other_machines_are_not_let_in_without_a_token(
         await make_token(told.state.parts, Scope.ADMIN)
     async with asyncio.timeout(30), app.router.lifespan_context(app), make_client(app) as client:
         assert (await client.get("/v1/jobs")).status_code == 401
+
+
+async def test_a_baseline_is_of_the_project_of_its_job(
+    app: FastAPI, parts: Parts, red: httpx.AsyncClient
+) -> None:
+    secret = await make_token(parts, Scope.JOBS_READ, Scope.JOBS_WRITE, project="blue")
+    async with make_client(app) as blue:
+        blue.headers["Authorization"] = f"Bearer {secret}"
+        theirs = await make_job(blue, parts, "succeeded")
+        assert (await blue.put("/v1/baselines/main", json={"job": theirs})).status_code == 201
+        assert (await red.get("/v1/baselines/main")).status_code == 404
+        mine = await make_job(red, parts, "succeeded")
+        assert (await red.put("/v1/baselines/main", json={"job": mine})).status_code == 201
+        assert (await blue.get("/v1/baselines/main")).json()["job"] == theirs
+        assert (await red.get("/v1/baselines/main")).json()["job"] == mine

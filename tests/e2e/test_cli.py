@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -187,6 +188,27 @@ def test_list_cancel_and_retry(idle_server: Server) -> None:
     refused = cli("retry", first)
     assert (refused.returncode, "[transition_not_allowed]" in refused.stderr) == (4, True)
     assert cli("logs", first).stderr == "No attempt was made yet: there is no log.\n"
+
+
+def test_a_gate_waits_judges_and_says_it_by_its_exit_code(server: Server, tmp_path: Path) -> None:
+    cli = Cli(server)
+    policy = tmp_path / "gate.json"
+    policy.write_text(json.dumps({"rules": [{"kind": "perplexity"}]}))
+    job = ("submit", "--model", "m", "--wait", "--gate", str(policy), "--text")
+    first = cli(*job, "go well")
+    assert (first.returncode, "missing baseline" in first.stdout) == (3, True), first.stderr
+    baseline = first.stdout.split()[0]
+    assert cli.ok("promote", baseline) == f"{baseline} is the baseline 'default'\n"
+    second = cli.ok(*job, "go well", "--summary", str(tmp_path / "gate.xml"))
+    assert re.search(r"^verdict +pass$", second, re.MULTILINE), second
+    assert 'failures="0"' in (tmp_path / "gate.xml").read_text()
+    candidate = second.split()[0]
+    found = json.loads(cli.ok("gate", candidate, "--baseline", baseline, "--json"))
+    assert (found["verdict"], found["baseline"]) == ("pass", baseline)
+    # perplexity 1.02, as the made-up result says
+    assert cli("gate", candidate, "--limit", "token_perplexity=1.01").returncode == 1
+    assert cli("gate", "job_nowhere").returncode == 4
+    assert cli(*job, "wrong total").returncode == 4
 
 
 def test_file_from_stdin(idle_server: Server) -> None:
