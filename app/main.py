@@ -7,7 +7,18 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
-from app.api import comparisons, events, health, jobs, logs, nodes, records, reports, tokens
+from app.api import (
+    comparisons,
+    events,
+    health,
+    jobs,
+    logs,
+    nodes,
+    records,
+    reports,
+    tokens,
+    webhooks,
+)
 from app.api.deps import Parts
 from app.api.streams import Streams
 from app.db import Database
@@ -19,6 +30,8 @@ from app.jobs.service import JobService
 from app.jobs.writer import ReportWriter
 from app.launchers.local import LocalLauncher
 from app.middleware import BodyLimit, RequestContext
+from app.notify.outbox import Outbox
+from app.notify.service import WebhookService
 from app.settings import Settings
 from app.start import prepare_database, prepare_state_dir, worker_lock
 from app.workers import Workers
@@ -32,13 +45,16 @@ _ROUTERS: Sequence[APIRouter] = (
     records.router,
     tokens.router,
     comparisons.router,
+    webhooks.router,
     health.router,
 )
 
 
 def _make_parts(settings: Settings) -> Parts:
     hub, absorber = Hub(), Absorber()
-    database = Database(settings.sqlalchemy_url, on_change=hub.notify)
+    database = Database(
+        settings.sqlalchemy_url, on_change=hub.notify, before_commit=Outbox(settings.base_url)
+    )
     workers = None
     if settings.worker:
         workers = Workers(database, settings, LocalLauncher(), absorber)
@@ -48,6 +64,7 @@ def _make_parts(settings: Settings) -> Parts:
         database=database,
         hub=hub,
         jobs=JobService(database, settings, hub, wake),
+        webhooks=WebhookService(database, settings, wake),
         writer=ReportWriter(database, absorber),
         workers=workers,
         streams=Streams(settings.max_streams),

@@ -17,10 +17,11 @@ from pydantic_core import PydanticCustomError
 from app.api.streams import Streams
 from app.api.strict import refuse_repeated
 from app.db import Database
-from app.errors import JobNotFound, UnsupportedMediaType
+from app.errors import DeliveryNotFound, JobNotFound, UnsupportedMediaType, WebhookNotFound
 from app.jobs.hub import Hub
 from app.jobs.service import JobService
 from app.jobs.writer import ReportWriter
+from app.notify.service import WebhookService
 from app.settings import Settings
 from app.workers import Workers
 
@@ -28,6 +29,8 @@ WAIT_MAX_SECONDS = 60
 BIGINT_MAX = 2**63 - 1
 
 _JOB_ID = re.compile(r"job_[0-9a-z]{1,36}")
+_WEBHOOK_ID = re.compile(r"wh_[0-9a-z]{1,36}")
+_DELIVERY_ID = re.compile(r"msg_[0-9a-z]{1,36}")
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -44,6 +47,7 @@ class Parts:
     database: Database
     hub: Hub
     jobs: JobService
+    webhooks: WebhookService
     writer: ReportWriter
     workers: Workers | None
     """Null where another process runs the loops."""
@@ -82,6 +86,34 @@ async def _job_id(
 
 
 JobId = Annotated[str, Depends(_job_id)]
+
+
+async def _webhook_id(
+    webhook_id: Annotated[
+        str, Path(description="Id of a webhook.", examples=["wh_01jb6v8cw3f4m5n6p7q8r9s0t1"])
+    ],
+) -> str:
+    if not _WEBHOOK_ID.fullmatch(webhook_id):
+        msg = f"{webhook_id[:60]!r} is not the id of a webhook: GET /v1/webhooks lists them"
+        raise WebhookNotFound(msg)
+    return webhook_id
+
+
+WebhookId = Annotated[str, Depends(_webhook_id)]
+
+
+async def _delivery_id(
+    delivery_id: Annotated[
+        str, Path(description="Id of a delivery.", examples=["msg_01jb6v8cw3f4m5n6p7q8r9s0t1"])
+    ],
+) -> str:
+    if not _DELIVERY_ID.fullmatch(delivery_id):
+        msg = f"{delivery_id[:60]!r} is not the id of a delivery: the webhook's list has them"
+        raise DeliveryNotFound(msg)
+    return delivery_id
+
+
+DeliveryId = Annotated[str, Depends(_delivery_id)]
 
 
 class NoQuery(BaseModel):

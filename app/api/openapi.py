@@ -155,6 +155,7 @@ def make_openapi(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         tags=[
             {"name": "jobs", "description": "Ask for evaluations and look at them."},
+            {"name": "webhooks", "description": "Be told what happens to jobs."},
             {"name": "health", "description": "For whoever watches the server."},
             {"name": "internal", "description": "For runs, which report to the server."},
         ],
