@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -70,8 +71,7 @@ class Sender:
         began = time.monotonic()
         answer: _Answer | None = None
         try:
-            async with asyncio.timeout(self._timeout_s):
-                answer = await self._post(url, headers, body)
+            answer = await self._post(url, headers, body)
             error = _complaint(answer)
         except TimeoutError:
             error = f"no answer within {self._timeout_s:g} s"
@@ -89,7 +89,10 @@ class Sender:
         )
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> _Answer:
-        async with self._client.stream("POST", url, headers=headers, content=body) as response:
+        request = self._client.stream("POST", url, headers=headers, content=body)
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(self._timeout_s):
+                response = await stack.enter_async_context(request)
             beginning = await _read_beginning(response)
             return _Answer(response.status_code, response.headers, beginning)
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 MAX_AT_ONCE = 32
 MAX_AT_ONCE_PER_ENDPOINT = 4
 """So that an endpoint which hangs does not hold up the others."""
-LEASE_MARGIN_SECONDS = 10.0
+LEASE_MARGIN_SECONDS = 5.0
 """Beyond the timeout of a try, for writing what came of it."""
 KEPT = timedelta(days=30)
 """How long ended deliveries are kept for the list."""

@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.server.closing.wait(HANG_S)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base
+    def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
 

@@ -14,10 +14,10 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 def test_the_schedule_is_the_one_of_the_docs_and_takes_three_days() -> None:
     minute, hour = 60, 3600
-    assert DELAYS_SECONDS == (
+    assert (
         *(0, 5, 5 * minute, 30 * minute),
         *(2 * hour, 5 * hour, 10 * hour, 14 * hour, 20 * hour, 24 * hour),
-    )
+    ) == DELAYS_SECONDS
     assert 72 * hour <= sum(DELAYS_SECONDS) <= 76 * hour
 
 
