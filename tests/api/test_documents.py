@@ -62,7 +62,7 @@ def test_the_manual_names_every_route(openapi: dict[str, Any]) -> None:
     text = DOCUMENT.read_text()
     for name, _ in operations(openapi):
         method, path = name.split()
-        assert f"`{method} {re.sub('{.*}', '{id}', path)}`" in text
+        assert f"`{method} {re.sub('{.*?}', '{id}', path)}`" in text
 
 
 def test_openapi_is_3_1_with_an_id_for_each_operation(openapi: dict[str, Any]) -> None:

@@ -1,13 +1,19 @@
 """When messages are tried again, and what is sent, both by hand."""
 
 import json
+import re
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from app.notify.messages import EventType, event_of, job_body
+from app.notify.messages import EventType, JobMessage, event_of, job_body
 from app.notify.schedule import DELAYS_SECONDS, NUM_TRIES, next_due
+from app.notify.signing import new_secret, signed_headers
 from evaluator.contract.states import JobState
+
+PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -77,3 +83,37 @@ def test_a_long_message_is_cut_and_nothing_else() -> None:
             "perplexity": None,
         },
     }
+
+
+def blocks(language: str) -> list[str]:
+    """The blocks of code in the manual."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_check_in_the_manual_takes_our_messages_and_no_others() -> None:
+    [code] = blocks("python")
+    names: dict[str, object] = {}
+    exec(code, names)  # noqa: S102 - the manual's own code
+    is_ours = names["is_ours"]
+    assert callable(is_ours)
+    old, new, body = new_secret(), new_secret(), b'{"a": 1}'
+    now = int(time.time())
+    headers = signed_headers((new, old), "msg_1", now, body)
+    assert is_ours(new, headers, body)
+    assert is_ours(old, headers, body)
+    assert not is_ours(new_secret(), headers, body)
+    assert not is_ours(new, headers, b'{"a":1}')
+    assert not is_ours(new, headers | {"webhook-id": "msg_2"}, body)
+    for stamp in (now - 360, now + 360):
+        assert not is_ours(new, signed_headers((new,), "msg_1", stamp, body), body)
+
+
+def test_the_example_in_the_manual_is_a_message() -> None:
+    [example] = blocks("json")
+    assert json.loads(JobMessage.model_validate_json(example).model_dump_json()) == json.loads(
+        example
+    )
+
+
+def test_the_manual_names_every_type() -> None:
+    assert set(re.findall(r"`(job\.\w+)`", PAGE)) == set(EventType)
