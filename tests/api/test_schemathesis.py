@@ -83,6 +83,23 @@ def known_ids(server: Settings) -> list[str]:
 
 
 @pytest.fixture(scope="module")
+def known_webhook(server: Settings, known_ids: list[str]) -> dict[str, str]:
+    """A webhook that is there, with a delivery, as parameters of a path."""
+
+    async def make() -> dict[str, str]:
+        app = create_app(server)
+        async with app.router.lifespan_context(app), make_client(app) as client:
+            webhook = await client.post("/v1/webhooks", json={"url": "https://ci.example.com/"})
+            links = webhook.json()["links"]
+            delivery = await client.post(links["test"])
+            await client.patch(links["self"], json={"enabled": False})  # so that it ends
+            await client.patch(links["self"], json={"enabled": True})
+            return {"webhook_id": webhook.json()["id"], "delivery_id": delivery.json()["id"]}
+
+    return asyncio.run(make())
+
+
+@pytest.fixture(scope="module")
 def schema(server: Settings) -> Iterator[OpenApiSchema]:
     """The description of the running server."""
     yield schemathesis.openapi.from_asgi("/openapi.json", create_app(server))
@@ -151,5 +168,22 @@ def test_requests_for_jobs_that_are_there(
         for job_id in known_ids:
             case.path_parameters = {"job_id": job_id}
             case.call_and_validate(checks=CONFORMS, timeout=timeout_s)
+
+    generate(schema, method, path, GenerationMode.POSITIVE, check)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    # DELETE last.
+    sorted((each for each in OPERATIONS if "{webhook_id}" in each[1]), reverse=True),
+)
+def test_requests_for_a_webhook_that_is_there(
+    schema: OpenApiSchema, known_webhook: dict[str, str], method: str, path: str
+) -> None:
+    def check(case: Case) -> None:
+        case.path_parameters = {
+            name: value for name, value in known_webhook.items() if f"{{{name}}}" in path
+        }
+        case.call_and_validate(checks=CONFORMS)
 
     generate(schema, method, path, GenerationMode.POSITIVE, check)
