@@ -121,12 +121,17 @@ def job_body(
         url=url,
         state=state_event["state"],
         state_reason=state_event["state_reason"],
-        message=None if message is None else message[:MESSAGE_MAX_CHARS],
+        message=None if message is None else _short(message),
         attempt=state_event["attempt"],
         version=version,
         perplexity=None if perplexity is None else MessagePerplexity.model_validate(perplexity),
     )
     return JobMessage(type=event, timestamp=at, data=data).model_dump_json()
+
+
+def _short(message: str) -> str:
+    """Return the beginning, without halves of surrogate pairs, which UTF-8 has not."""
+    return message[:MESSAGE_MAX_CHARS].encode(errors="replace").decode()
 
 
 def body_of_test(endpoint_id: str, at: datetime) -> str:

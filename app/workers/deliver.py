@@ -84,8 +84,10 @@ class Deliverer:
         """Wait until nothing is under way."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def stop(self) -> None:
-        """Break off what is under way; it is tried again when its lease is over."""
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """Give what is under way a moment, then break it off: it is due again after its lease."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=grace_s)
         for task in self._under_way:
             task.cancel()
         await self.idle()

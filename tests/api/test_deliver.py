@@ -297,7 +297,7 @@ async def test_a_try_that_was_cut_off_is_due_again_when_its_lease_is_over(
     message_id = await queue_test(client, webhook)
     killed = Sending(parts)
     await killed.worker.turn()
-    await killed.worker.stop()
+    await killed.worker.stop(grace_s=0)
     await sending.turn()
     assert (await last(client, webhook))["num_tries"] == 1
     sending.now.move(seconds=TIMEOUT_S + LEASE_MARGIN_SECONDS + 1)
@@ -317,7 +317,7 @@ async def test_a_last_try_that_was_cut_off_is_the_end(
         await session.execute(update(WebhookDelivery).values(tries_left=1))
     killed = Sending(parts)
     await killed.worker.turn()
-    await killed.worker.stop()
+    await killed.worker.stop(grace_s=0)
     sending.now.move(seconds=TIMEOUT_S + LEASE_MARGIN_SECONDS + 1)
     await sending.turn()
     item = await last(client, webhook)

@@ -53,14 +53,14 @@ def test_which_states_are_told() -> None:
     assert set(told.values()) - {None} == set(EventType)
 
 
-def test_a_long_message_is_cut_and_nothing_else() -> None:
+def test_a_long_message_is_cut_and_what_is_no_text_replaced() -> None:
     body = job_body(
         EventType.JOB_FAILED,
         NOW,
         state_event={
             "state": JobState.FAILED,
             "state_reason": "rank_died",
-            "message": "\u00fc" * 5000,
+            "message": "\ud800\x00" + "\u00fc" * 5000,
             "attempt": 3,
         },
         version=17,
@@ -77,7 +77,7 @@ def test_a_long_message_is_cut_and_nothing_else() -> None:
             "url": "http://127.0.0.1:8321/v1/jobs/job_1",
             "state": "failed",
             "state_reason": "rank_died",
-            "message": "\u00fc" * 400,
+            "message": "?\x00" + "\u00fc" * 398,
             "attempt": 3,
             "version": 17,
             "perplexity": None,
