@@ -1,5 +1,7 @@
 """Webhooks by their routes; nothing is sent here."""
 
+import asyncio
+from contextlib import suppress
 from ipaddress import ip_network
 from typing import Any
 
@@ -7,10 +9,14 @@ import httpx
 import pytest
 
 from app.api.deps import Parts
+from app.errors import TransitionNotAllowed
+from app.jobs.repository import load_job, move
+from app.jobs.transitions import JobEvent
 from app.notify.messages import EventType
+from app.notify.outbox import Outbox
 from app.notify.service import WEBHOOKS_MAX
 from app.settings import Settings
-from tests.api.factories import make_job
+from tests.api.factories import make_job, settle
 
 URL = "https://ci.example.com/assay?team=7"
 WEBHOOKS = "/v1/webhooks"
@@ -172,11 +178,34 @@ async def test_a_success_carries_the_figure_and_its_error(
 
 async def test_what_is_not_committed_is_not_told(client: httpx.AsyncClient, parts: Parts) -> None:
     webhook = await add(client)
-    job_id = await make_job(client, parts, "succeeded")
-    known = await deliveries(client, webhook)
-    answer = await client.post(f"/v1/jobs/{job_id}/cancel")
-    assert code(answer) == (409, "transition_not_allowed")
-    assert await deliveries(client, webhook) == known
+    job_id = await make_job(client, parts, "queued")
+    with suppress(InterruptedError):
+        async with parts.database.write() as session:
+            move(session, await load_job(session, job_id, lock=True), JobEvent.CANCEL)
+            await Outbox("http://127.0.0.1")(session)
+            raise InterruptedError
+    assert (await client.get(f"/v1/jobs/{job_id}")).json()["state"] == "queued"
+    assert await deliveries(client, webhook) == []
+
+
+async def test_a_cancel_that_meets_the_end_is_one_message(
+    client: httpx.AsyncClient, parts: Parts
+) -> None:
+    webhook = await add(client, events=[each for each in EventType if each != "job.running"])
+
+    async def end(job_id: str) -> None:
+        try:
+            await settle(parts, job_id, JobEvent.FAIL)
+        except TransitionNotAllowed:  # the cancel was first
+            await settle(parts, job_id, JobEvent.STOPPED)
+
+    for number in range(1, 11):
+        job_id = await make_job(client, parts, "running")
+        await asyncio.gather(end(job_id), client.post(f"/v1/jobs/{job_id}/cancel"))
+        state = (await client.get(f"/v1/jobs/{job_id}")).json()["state"]
+        sent = await deliveries(client, webhook)
+        assert len(sent) == number
+        assert (sent[-1]["job_id"], sent[-1]["event"]) == (job_id, f"job.{state}")
 
 
 async def test_deliveries_by_pages_and_state(client: httpx.AsyncClient) -> None:

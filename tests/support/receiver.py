@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+DRIP_S = 0.1
 HANG_S = 30.0
 """Longest that a receiver keeps silent; it ends sooner when it is closed."""
 
@@ -26,6 +27,8 @@ class Reply:
     """Say nothing at all."""
     drops: bool = False
     """Close the connection without an answer."""
+    drips: bool = False
+    """Begin to answer, and send a byte now and then, for ever."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,13 @@ class _Handler(BaseHTTPRequestHandler):
         reply = self.server.replies.pop(0) if self.server.replies else Reply()
         if reply.hangs:
             self.server.closing.wait(HANG_S)
-        if reply.hangs or reply.drops:
+        while reply.drips and not self.server.closing.wait(DRIP_S):
+            try:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX: " if self.close_connection else b"x")
+            except OSError:
+                return
+            self.close_connection = False
+        if reply.hangs or reply.drops or reply.drips:
             self.close_connection = True
             return
         self.send_response(reply.status)
