@@ -40,7 +40,7 @@ class Outbox:
 
     def _body(self, move: Move, event: EventType) -> str:
         job = move.job
-        succeeded = move.data["state"] is JobState.SUCCEEDED and job.result is not None
+        result = job.result if move.data["state"] is JobState.SUCCEEDED else None
         return job_body(
             event,
             move.at,
@@ -48,7 +48,7 @@ class Outbox:
             version=move.version,
             job_id=job.id,
             url=f"{self._base_url}/v1/jobs/{job.id}",
-            perplexity=job.result["perplexity"] if succeeded and job.result else None,
+            perplexity=None if result is None else result["perplexity"],
         )
 
 

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from app.notify.addresses import AddressNotAllowed, Network
-from app.notify.transport import CheckedTransport, Resolve, resolve
+from app.notify.transport import CheckedTransport
 
 RESPONSE_MAX_BYTES = 2048
 """Kept of an answer's body; the rest is not read."""
@@ -50,13 +50,11 @@ class _Answer:
 class Sender:
     """Sends to checked addresses, with a limit on time and on what is read."""
 
-    def __init__(
-        self, allowed: Sequence[Network], timeout_s: float, resolve: Resolve = resolve
-    ) -> None:
+    def __init__(self, allowed: Sequence[Network], timeout_s: float) -> None:
         """Take the networks that are allowed although they are not public."""
         self._timeout_s = timeout_s
         self._client = httpx.AsyncClient(
-            transport=CheckedTransport(allowed, resolve),
+            transport=CheckedTransport(allowed),
             timeout=httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_SECONDS),
             headers={
                 "User-Agent": "assay",

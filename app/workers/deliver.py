@@ -59,13 +59,12 @@ class Deliverer:
         database: Database,
         settings: Settings,
         *,
-        sender: Sender | None = None,
         now: Callable[[], datetime] = utcnow,
     ) -> None:
         """Take what it works with; `now` is the clock that messages are due by."""
         timeout_s = settings.webhook_timeout_seconds
         self._database = database
-        self._sender = sender or Sender(settings.webhook_allow_networks, timeout_s)
+        self._sender = Sender(settings.webhook_allow_networks, timeout_s)
         self._lease = timedelta(seconds=timeout_s + LEASE_MARGIN_SECONDS)
         self._now = now
         self._under_way: dict[asyncio.Task[None], str] = {}

@@ -323,6 +323,26 @@ async def test_a_try_that_was_cut_off_is_due_again_when_its_lease_is_over(
     assert hook.messages[-1].id == message_id
 
 
+async def test_a_server_that_comes_back_late_changes_nothing(
+    client: httpx.AsyncClient, parts: Parts, sending: Sending, hook: Receiver
+) -> None:
+    webhook = await add(client, hook.url)
+    hook.replies = [Reply(hangs=True)]
+    await queue_test(client, webhook)
+    late = Sending(parts)
+    await late.worker.turn()
+    async with asyncio.timeout(TIMEOUT_S * 20):
+        while not hook.messages:
+            await asyncio.sleep(0.01)
+    sending.now.move(seconds=TIMEOUT_S + LEASE_MARGIN_SECONDS + 1)
+    await sending.turn()
+    taken_over = await last(client, webhook)
+    assert (taken_over["state"], taken_over["num_tries"]) == ("delivered", 2)
+    await late.worker.idle()
+    assert await last(client, webhook) == taken_over
+    await late.worker.stop()
+
+
 async def test_a_last_try_that_was_cut_off_is_the_end(
     client: httpx.AsyncClient, parts: Parts, sending: Sending, hook: Receiver
 ) -> None:
