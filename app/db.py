@@ -7,7 +7,7 @@ a lock; on PostgreSQL the rows of a job are serialised by locking its row (`lock
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
@@ -45,10 +45,23 @@ def _configure_sqlite(engine: AsyncEngine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-class Database:
-    """Hands out sessions. `on_change` is called after a commit with the ids of changed jobs."""
+async def _nothing(_session: AsyncSession) -> None:
+    """Add nothing to what is committed."""
 
-    def __init__(self, url: str, on_change: Callable[[str], None] = lambda _job_id: None) -> None:
+
+class Database:
+    """Hands out sessions.
+
+    `before_commit` is called with each writing session at its end, and adds what is to be committed
+    with it; `on_change` is called after a commit with the ids of changed jobs.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        on_change: Callable[[str], None] = lambda _job_id: None,
+        before_commit: Callable[[AsyncSession], Awaitable[None]] = _nothing,
+    ) -> None:
         """Make the engine; no connection is opened yet."""
         self.url = url
         self.is_sqlite = url.startswith("sqlite")
@@ -56,6 +69,7 @@ class Database:
         if self.is_sqlite:
             _configure_sqlite(self.engine)
         self._on_change = on_change
+        self._before_commit = before_commit
         self._writer = asyncio.Lock()
         self._writing_engine = self.engine.execution_options(assay_writes=True)
         self.project: str | None = None
@@ -96,6 +110,7 @@ class Database:
             changed: set[str] = session.info.setdefault("changed_jobs", set())
             async with session.begin():
                 yield session
+                await self._before_commit(session)
         for job_id in changed:
             self._on_change(job_id)
 

@@ -3,13 +3,15 @@
     ApiError
     +-- InvalidRequest 422       the request asks for something that can't be
     |   +-- PathNotAllowed, ModelNotFound, DataNotFound, WeightsUnsafe, ModelIncomplete,
-    |       InlineTooLarge, TooManyRanks, ParallelismInvalid, DeviceUnavailable, HubDisabled
+    |       InlineTooLarge, TooManyRanks, ParallelismInvalid, DeviceUnavailable, HubDisabled,
+    |       AddressRefused
     +-- InvalidCursor 400
     +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, NodeNotFound 404,
-    |   BaselineNotFound 404, RouteNotFound 404
+    |   BaselineNotFound 404, WebhookNotFound 404, DeliveryNotFound 404, RouteNotFound 404
     +-- MethodNotAllowed 405
     +-- TransitionNotAllowed 409, AttemptNotCurrent 409, ContractMismatch 409
     +-- NotComparable 409, RecordsMissing 409
+    +-- WebhookDisabled 409, DeliveryPending 409, TooManyWebhooks 409
     +-- PreconditionFailed 412
     +-- TokenMissing 401, TokenInvalid 401
     +-- InsufficientScope 403
@@ -120,6 +122,13 @@ class HubDisabled(InvalidRequest):
     status = 422
 
 
+class AddressRefused(InvalidRequest):
+    """This server does not send messages to this address"""
+
+    code = "address_refused"
+    status = 422
+
+
 class InvalidCursor(ApiError):
     """The cursor is not one of ours"""
 
@@ -159,6 +168,20 @@ class BaselineNotFound(ApiError):
     """No job was promoted under this name"""
 
     code = "baseline_not_found"
+    status = 404
+
+
+class WebhookNotFound(ApiError):
+    """There is no such webhook"""
+
+    code = "webhook_not_found"
+    status = 404
+
+
+class DeliveryNotFound(ApiError):
+    """The webhook has no such delivery"""
+
+    code = "delivery_not_found"
     status = 404
 
 
@@ -202,6 +225,27 @@ class TokensNotKept(ApiError):
 
     code = "tokens_not_kept"
     status = 404
+
+
+class WebhookDisabled(ApiError):
+    """The webhook is disabled"""
+
+    code = "webhook_disabled"
+    status = 409
+
+
+class DeliveryPending(ApiError):
+    """The message is going to be sent anyway"""
+
+    code = "delivery_pending"
+    status = 409
+
+
+class TooManyWebhooks(ApiError):
+    """The server has as many webhooks as it takes"""
+
+    code = "too_many_webhooks"
+    status = 409
 
 
 class PreconditionFailed(ApiError):

@@ -18,6 +18,7 @@ from app.api import (
     records,
     reports,
     tokens,
+    webhooks,
 )
 from app.api.deps import Parts
 from app.api.streams import Streams
@@ -31,6 +32,8 @@ from app.jobs.service import JobService
 from app.jobs.writer import ReportWriter
 from app.launchers.local import LocalLauncher
 from app.middleware import AskForToken, BodyLimit, RequestContext
+from app.notify.outbox import Outbox
+from app.notify.service import WebhookService
 from app.settings import Settings
 from app.start import prepare_database, prepare_state_dir, refuse_open_door, worker_lock
 from app.workers import Workers
@@ -46,13 +49,16 @@ _ROUTERS: Sequence[APIRouter] = (
     comparisons.router,
     gates.router,
     gates.baselines_router,
+    webhooks.router,
     health.router,
 )
 
 
 def _make_parts(settings: Settings) -> Parts:
     hub, absorber = Hub(), Absorber()
-    database = Database(settings.sqlalchemy_url, on_change=hub.notify)
+    database = Database(
+        settings.sqlalchemy_url, on_change=hub.notify, before_commit=Outbox(settings.base_url)
+    )
     workers = None
     if settings.worker:
         workers = Workers(database, settings, LocalLauncher(), absorber)
@@ -63,6 +69,7 @@ def _make_parts(settings: Settings) -> Parts:
         access=Access(database),
         hub=hub,
         jobs=JobService(database, settings, hub, wake),
+        webhooks=WebhookService(database, settings, wake),
         writer=ReportWriter(database, absorber),
         workers=workers,
         streams=Streams(settings.max_streams),

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from evaluator.contract.base import MAX_COUNT
@@ -29,6 +29,7 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH
 _INHERITED_FOR_HUB = ("HF_HOME", "HF_ENDPOINT", "HF_TOKEN", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
 Roots = Annotated[tuple[Path, ...], NoDecode]
+Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
 
 
 class Settings(BaseSettings):
@@ -90,6 +91,11 @@ class Settings(BaseSettings):
     """Between two heartbeats of an event stream."""
     max_streams: Annotated[int, Field(ge=1)] = 256
     """Event streams that may be open at once."""
+    webhook_allow_networks: Networks = ()
+    """Networks that messages may be sent to although they are not public, or without TLS,
+    separated by `,`."""
+    webhook_timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 20.0
+    """Most time that a receiver of a message may take to answer."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least severity that is logged."""
 
@@ -98,6 +104,13 @@ class Settings(BaseSettings):
     def _split_roots(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(Path(part) for part in value.split(os.pathsep) if part)
+        return value
+
+    @field_validator("webhook_allow_networks", mode="before")
+    @classmethod
+    def _split_networks(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
     @property

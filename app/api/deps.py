@@ -20,10 +20,11 @@ from app.api.strict import refuse_repeated
 from app.auth.access import Access, Caller
 from app.auth.tokens import Scope
 from app.db import Database
-from app.errors import JobNotFound, UnsupportedMediaType
+from app.errors import DeliveryNotFound, JobNotFound, UnsupportedMediaType, WebhookNotFound
 from app.jobs.hub import Hub
 from app.jobs.service import JobService
 from app.jobs.writer import ReportWriter
+from app.notify.service import WebhookService
 from app.settings import Settings
 from app.workers import Workers
 
@@ -31,6 +32,8 @@ WAIT_MAX_SECONDS = 60
 BIGINT_MAX = 2**63 - 1
 
 _JOB_ID = re.compile(r"job_[0-9a-z]{1,36}")
+_WEBHOOK_ID = re.compile(r"wh_[0-9a-z]{1,36}")
+_DELIVERY_ID = re.compile(r"msg_[0-9a-z]{1,36}")
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -48,6 +51,7 @@ class Parts:
     access: Access
     hub: Hub
     jobs: JobService
+    webhooks: WebhookService
     writer: ReportWriter
     workers: Workers | None
     """Null where another process runs the loops."""
@@ -88,13 +92,20 @@ async def _callers_parts(
     if caller.project is None:
         return server
     database = server.database.within(caller.project)
-    return replace(server, database=database, jobs=server.jobs.on(database))
+    return replace(
+        server,
+        database=database,
+        jobs=server.jobs.on(database),
+        webhooks=server.webhooks.on(database),
+    )
 
 
 ReadDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.JOBS_READ])]
 """The parts, for a caller who may look at jobs."""
 WriteDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.JOBS_WRITE])]
 """The parts, for a caller who may submit, cancel and retry them."""
+HooksDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.HOOKS_WRITE])]
+"""The parts, for a caller who may see and change webhooks."""
 
 
 def check_job_id(job_id: str) -> str:
@@ -120,6 +131,34 @@ async def _job_id(
 
 
 JobId = Annotated[str, Depends(_job_id)]
+
+
+async def _webhook_id(
+    webhook_id: Annotated[
+        str, Path(description="Id of a webhook.", examples=["wh_01jb6v8cw3f4m5n6p7q8r9s0t1"])
+    ],
+) -> str:
+    if not _WEBHOOK_ID.fullmatch(webhook_id):
+        msg = f"{webhook_id[:60]!r} is not the id of a webhook: GET /v1/webhooks lists them"
+        raise WebhookNotFound(msg)
+    return webhook_id
+
+
+WebhookId = Annotated[str, Depends(_webhook_id)]
+
+
+async def _delivery_id(
+    delivery_id: Annotated[
+        str, Path(description="Id of a delivery.", examples=["msg_01jb6v8cw3f4m5n6p7q8r9s0t1"])
+    ],
+) -> str:
+    if not _DELIVERY_ID.fullmatch(delivery_id):
+        msg = f"{delivery_id[:60]!r} is not the id of a delivery: the webhook's list has them"
+        raise DeliveryNotFound(msg)
+    return delivery_id
+
+
+DeliveryId = Annotated[str, Depends(_delivery_id)]
 
 
 class NoQuery(BaseModel):

@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from app.api import messages
 from app.api.schemas import Problem
 from app.error_handlers import PROBLEM_TYPE, PROBLEM_URN
 from app.errors import (
@@ -170,9 +171,11 @@ def make_openapi(app: FastAPI) -> dict[str, Any]:
         openapi_version="3.1.0",
         description=_DESCRIPTION,
         routes=app.routes,
+        webhooks=messages.router.routes,
         tags=[
             {"name": "jobs", "description": "Ask for evaluations and look at them."},
             {"name": "gates", "description": "Whether a candidate may go on."},
+            {"name": "webhooks", "description": "Be told what happens to jobs."},
             {"name": "health", "description": "For whoever watches the server."},
             {"name": "internal", "description": "For runs, which report to the server."},
         ],

@@ -1,6 +1,7 @@
 """SQL that several use cases share. Everything here runs inside the caller's session."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -55,8 +56,25 @@ def add_event(session: AsyncSession, job: Job, kind: str, data: dict[str, Any]) 
     mark_changed(session, job.id)
 
 
+@dataclass(frozen=True)
+class Move:
+    """A job has come into a state; the session that did it has not committed yet."""
+
+    job: Job
+    version: int
+    at: datetime
+    data: dict[str, Any]
+    """Of the event."""
+
+
+def moves_of(session: AsyncSession) -> list[Move]:
+    """Return what `move` has done in this session, in order."""
+    moves: list[Move] = session.info.setdefault("moves", [])
+    return moves
+
+
 def move(session: AsyncSession, job: Job, event: JobEvent) -> None:
-    """Move a locked job by `event`, and tell it to the stream.
+    """Move a locked job by `event`, and tell it to the stream and, at the commit, to the outbox.
 
     Set `state_reason` and `message` before, so that the event carries them.
 
@@ -65,18 +83,15 @@ def move(session: AsyncSession, job: Job, event: JobEvent) -> None:
     """
     job.state = next_state(job.state, event)
     job.ended_at = utcnow() if job.state.is_terminal else None
-    add_event(
-        session,
-        job,
-        "state",
-        {
-            "state": job.state,
-            "state_reason": job.state_reason,
-            "message": job.message,
-            "attempt": job.attempt,
-            "is_terminal": job.state.is_terminal,
-        },
-    )
+    data = {
+        "state": job.state,
+        "state_reason": job.state_reason,
+        "message": job.message,
+        "attempt": job.attempt,
+        "is_terminal": job.state.is_terminal,
+    }
+    add_event(session, job, "state", data)
+    moves_of(session).append(Move(job, job.version, job.updated_at, data))
 
 
 async def load_attempts(session: AsyncSession, job_id: str) -> list[Attempt]:

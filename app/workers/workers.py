@@ -4,6 +4,7 @@ from app.db import Database
 from app.jobs.ingest import Absorber
 from app.launchers.base import Launcher
 from app.settings import Settings
+from app.workers.deliver import Deliverer
 from app.workers.dispatch import Dispatcher
 from app.workers.loop import Loop
 from app.workers.reconcile import Reconciler
@@ -24,10 +25,12 @@ class Workers:
         self._pool = WarmPool(settings, launcher)
         dispatcher = Dispatcher(database, settings, launcher, settler, self._pool)
         reconciler = Reconciler(database, settings, launcher, settler)
+        self._deliverer = Deliverer(database, settings)
         self._loops = (
             Loop("reconcile", _INTERVAL_SECONDS, reconciler.turn),
             Loop("dispatch", _INTERVAL_SECONDS, dispatcher.turn),
             Loop("warm", _INTERVAL_SECONDS, self._pool.turn),
+            Loop("deliver", _INTERVAL_SECONDS, self._deliverer.turn),
         )
 
     async def start(self) -> None:
@@ -40,6 +43,7 @@ class Workers:
         """End. Launches go on, but those that wait for a job."""
         for loop in self._loops:
             await loop.stop()
+        await self._deliverer.stop()
         await self._pool.clear()
 
     def wake(self) -> None:

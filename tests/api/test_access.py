@@ -35,6 +35,8 @@ from tests.api.factories import Json, job_request, make_job, submit
 DOCUMENT = make_openapi(create_app(Settings()))
 OPEN = {"/livez", "/readyz", "/v1/attempts/{attempt_id}/reports"}
 NO_JOB = "job_00000000000000000000000000"
+NO_HOOK = "wh_00000000000000000000000000"
+NO_DELIVERY = "msg_00000000000000000000000000"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Route:
             "POST /v1/jobs": job_request(),
             "POST /v1/gates/evaluations": {"candidate": job, "rules": [limit]},
             "PUT /v1/baselines/{name}": {"job": job},
+            "POST /v1/webhooks": {"url": "https://ci.example.com/"},
+            "PATCH /v1/webhooks/{webhook_id}": {"enabled": True},
         }
         return bodies.get(str(self))
 
@@ -73,7 +77,7 @@ class Route:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return await client.request(
             self.method,
-            self.path.format(job_id=job, name="main"),
+            self.path.format(job_id=job, name="main", webhook_id=NO_HOOK, delivery_id=NO_DELIVERY),
             params=self.query(job),
             json=self.body(job),
             headers=headers,
@@ -124,7 +128,8 @@ def test_the_document_names_the_scope_of_each_route() -> None:
     assert {route.path for route in _routes() if route.scope is None} == OPEN
     for route in CLOSED:
         reads = route.method == "GET" or str(route) == "POST /v1/gates/evaluations"
-        assert route.scope == ("jobs:read" if reads else "jobs:write"), route
+        scope = "jobs:read" if reads else "jobs:write"
+        assert route.scope == ("hooks:write" if "webhook" in route.path else scope), route
 
 
 async def test_without_any_token_everything_is_open(client: httpx.AsyncClient) -> None:
@@ -375,3 +380,33 @@ async def test_a_baseline_is_of_the_project_of_its_job(
         assert (await red.put("/v1/baselines/main", json={"job": mine})).status_code == 201
         assert (await blue.get("/v1/baselines/main")).json()["job"] == theirs
         assert (await red.get("/v1/baselines/main")).json()["job"] == mine
+
+
+async def test_a_webhook_is_told_of_its_project_alone(
+    app: FastAPI, parts: Parts, red: httpx.AsyncClient
+) -> None:
+    secrets = [
+        await make_token(parts, Scope.HOOKS_WRITE, Scope.JOBS_WRITE, project=project)
+        for project in ("red", "blue")
+    ]
+    hooks = []
+    for secret in secrets:
+        async with make_client(app) as client:
+            client.headers["Authorization"] = f"Bearer {secret}"
+            added = await client.post("/v1/webhooks", json={"url": "https://ci.example.com/"})
+            hooks.append(added.json())
+            job = await submit(client)
+            await client.post(job["links"]["cancel"])
+    assert [hook["project"] for hook in hooks] == ["red", "blue"]
+    async with make_client(app) as client:
+        client.headers["Authorization"] = f"Bearer {secrets[0]}"
+        listed = (await client.get("/v1/webhooks")).json()["items"]
+        assert [hook["id"] for hook in listed] == [hooks[0]["id"]]
+        sent = (await client.get(hooks[0]["links"]["deliveries"])).json()["items"]
+        assert len(sent) == 1
+        for path in hooks[1]["links"].values():
+            answer = await client.get(path)
+            assert answer.status_code in (404, 405), path
+        assert (await client.delete(hooks[1]["links"]["self"])).status_code == 404
+        assert (await client.post(hooks[1]["links"]["test"])).status_code == 404
+        assert (await client.post(hooks[1]["links"]["rotate"])).status_code == 404

@@ -12,6 +12,7 @@ from app.api.openapi import REQUEST_EXAMPLES, make_openapi
 from app.errors import ApiError, InternalError
 from app.jobs.request import JobRequest
 from app.main import create_app
+from app.notify.messages import TEST_EVENT, EventType
 from app.settings import Settings
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
@@ -62,7 +63,7 @@ def test_the_manual_names_every_route(openapi: dict[str, Any]) -> None:
     text = DOCUMENT.read_text()
     for name, _ in operations(openapi):
         method, path = name.split()
-        assert f"`{method} {re.sub('{.*}', '{id}', path)}`" in text
+        assert f"`{method} {re.sub('{.*?}', '{id}', path)}`" in text
 
 
 def test_openapi_is_3_1_with_an_id_for_each_operation(openapi: dict[str, Any]) -> None:
@@ -108,3 +109,15 @@ def test_examples_of_requests_are_valid(openapi: dict[str, Any]) -> None:
     assert set(content["examples"]) == set(REQUEST_EXAMPLES)
     for example in content["examples"].values():
         JobRequest.model_validate(example["value"])
+
+
+def test_every_message_is_described(openapi: dict[str, Any]) -> None:
+    told = openapi["webhooks"]
+    assert set(told) == {*EventType, TEST_EVENT}
+    ids = [item["post"]["operationId"] for item in told.values()]
+    assert sorted(ids)[:2] == ["onJobCancelled", "onJobFailed"]
+    for item in told.values():
+        headers = {each["name"] for each in item["post"]["parameters"]}
+        assert headers == {"webhook-id", "webhook-timestamp", "webhook-signature"}
+        assert set(item["post"]["responses"]) == {"204", "410", "default"}
+    assert "HTTPValidationError" not in openapi["components"]["schemas"]

@@ -85,8 +85,25 @@ def known_ids(server: Settings) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def token(server: Settings, known_ids: list[str]) -> str:
-    """A token that the server asks for."""
+def known_webhook(server: Settings, known_ids: list[str]) -> dict[str, str]:
+    """A webhook that is there, with a delivery, as parameters of a path."""
+
+    async def make() -> dict[str, str]:
+        app = create_app(server)
+        async with app.router.lifespan_context(app), make_client(app) as client:
+            webhook = await client.post("/v1/webhooks", json={"url": "https://ci.example.com/"})
+            links = webhook.json()["links"]
+            delivery = await client.post(links["test"])
+            await client.patch(links["self"], json={"enabled": False})  # so that it ends
+            await client.patch(links["self"], json={"enabled": True})
+            return {"webhook_id": webhook.json()["id"], "delivery_id": delivery.json()["id"]}
+
+    return asyncio.run(make())
+
+
+@pytest.fixture(scope="module")
+def token(server: Settings, known_ids: list[str], known_webhook: dict[str, str]) -> str:
+    """A token that the server asks for, now that all that is known was made without one."""
 
     async def make() -> str:
         database = Database(server.sqlalchemy_url)
@@ -146,8 +163,9 @@ def generate(
 def test_requests_that_follow_the_description(
     schema: OpenApiSchema, method: str, path: str
 ) -> None:
-    # A model that is not on this server or a cursor that it did not make may be well-formed.
-    unfit = positive_data_acceptance if path == "/v1/jobs" else None
+    # A model that is not on this server, a cursor that it did not make, and an address that it
+    # does not send to may be well-formed.
+    unfit = positive_data_acceptance if path in ("/v1/jobs", "/v1/webhooks") else None
 
     def check(case: Case) -> None:
         case.call_and_validate(excluded_checks=None if unfit is None else [unfit])
@@ -180,5 +198,22 @@ def test_requests_for_jobs_that_are_there(
             case.path_parameters = {"job_id": job_id}
             answer = case.call_and_validate(checks=CONFORMS, timeout=timeout_s)
             assert answer.status_code not in (401, 403)
+
+    generate(schema, method, path, GenerationMode.POSITIVE, check)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    # DELETE last.
+    sorted((each for each in OPERATIONS if "{webhook_id}" in each[1]), reverse=True),
+)
+def test_requests_for_a_webhook_that_is_there(
+    schema: OpenApiSchema, known_webhook: dict[str, str], method: str, path: str
+) -> None:
+    def check(case: Case) -> None:
+        case.path_parameters = {
+            name: value for name, value in known_webhook.items() if f"{{{name}}}" in path
+        }
+        case.call_and_validate(checks=CONFORMS)
 
     generate(schema, method, path, GenerationMode.POSITIVE, check)

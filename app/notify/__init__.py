@@ -1,0 +1,1 @@
+"""Tells others what happens to jobs: signed HTTP requests to the addresses they gave."""
