@@ -13,11 +13,13 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from app.api.deps import Parts
+from app.auth.tokens import Scope
 from app.db import Database
 from app.main import create_app
 from app.migrate import upgrade
 from app.models import Base
 from app.settings import Settings
+from tests.api.routes import make_token
 from tests.support.postgres import postgres_server
 
 ANSWER_S = 60.0
@@ -126,4 +128,13 @@ def make_client(app: FastAPI) -> httpx.AsyncClient:
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the server."""
     async with make_client(app) as client:
+        yield client
+
+
+@pytest.fixture
+async def red(app: FastAPI, parts: Parts) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that may read and write jobs of the project red."""
+    secret = await make_token(parts, Scope.JOBS_READ, Scope.JOBS_WRITE)
+    async with make_client(app) as client:
+        client.headers["Authorization"] = f"Bearer {secret}"
         yield client
