@@ -21,8 +21,8 @@ from typing import NoReturn  # noqa: E402
 
 from evaluator.contract.reports import Result  # noqa: E402
 from evaluator.errors import fault_of  # noqa: E402
+from evaluator.exchange.ranks import RankInfo, die_with_launcher, under_torchrun  # noqa: E402
 from evaluator.log import JsonLines  # noqa: E402
-from evaluator.ranks import RankInfo, die_with_launcher, under_torchrun  # noqa: E402
 from evaluator.session import Session, choose_run_dir, read_spec  # noqa: E402
 
 

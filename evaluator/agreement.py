@@ -5,10 +5,10 @@ import json
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.parallelism import GroupShape
 from evaluator.errors import PlanMismatch
-from evaluator.forward import NUMERICS
+from evaluator.exchange.process_group import Peers
+from evaluator.exchange.ranks import RankInfo
+from evaluator.model.forward import NUMERICS
 from evaluator.prepare import Text
-from evaluator.process_group import Peers
-from evaluator.ranks import RankInfo
 from evaluator.versions import PACKAGES, versions
 
 FIELDS = (

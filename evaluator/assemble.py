@@ -5,19 +5,19 @@ import os
 import socket
 from functools import partial
 
-from evaluator import device as devices
-from evaluator.auditing import Auditor, Member
+from evaluator.audit.auditor import Auditor, Member
 from evaluator.contract.audit import Author
 from evaluator.contract.reports import FinishedEntry
-from evaluator.faults import with_fault
-from evaluator.micro_batch import ElasticBudget, FixedBudget, MicroBatches
-from evaluator.model import digest_weights
+from evaluator.model import device as devices
+from evaluator.model.loading import digest_weights
 from evaluator.run_context import RunContext
-from evaluator.schedule import Schedule
-from evaluator.score import Scorer
+from evaluator.scheduling.schedule import Schedule
+from evaluator.scheduling.speed import SharedSpeed, SpeedModel
+from evaluator.scoring.faults import with_fault
+from evaluator.scoring.micro_batch import ElasticBudget, FixedBudget, MicroBatches
+from evaluator.scoring.score import Scorer
+from evaluator.scoring.share import Share
 from evaluator.set_up import Setup
-from evaluator.share import Share
-from evaluator.speed import SharedSpeed, SpeedModel
 from evaluator.versions import versions
 
 logger = logging.getLogger(__name__)

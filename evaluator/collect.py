@@ -2,26 +2,26 @@
 
 from typing import NamedTuple
 
-from evaluator import device as devices
-from evaluator.auditing import Auditor, member_warnings
-from evaluator.contexts import nll_by_context
+from evaluator.audit.auditor import Auditor, member_warnings
 from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.reports import LedgerEntry, PackedTraffic, RankTiming, Result, Traffic
-from evaluator.hierarchy import ExactTotal
-from evaluator.ledger import Ledger
-from evaluator.packing import Extremes, KeptTokens, Packing, check_packed, packed_traffic
-from evaluator.perplexity import measure
-from evaluator.plan import Plan
-from evaluator.prepare import text_warnings
-from evaluator.records import window_records, write_records, write_tokens
-from evaluator.reduce import (
+from evaluator.exchange.hierarchy import ExactTotal
+from evaluator.exchange.packing import Extremes, KeptTokens, Packing, check_packed, packed_traffic
+from evaluator.figure.perplexity import measure
+from evaluator.figure.records import window_records, write_records, write_tokens
+from evaluator.figure.reduce import (
     join_ledgers,
     memory_warnings,
     relative_error,
     scored_windows,
     value_warnings,
 )
+from evaluator.model import device as devices
+from evaluator.planning.plan import Plan
+from evaluator.prepare import text_warnings
 from evaluator.run_context import RunContext
+from evaluator.scoring.contexts import nll_by_context
+from evaluator.scoring.ledger import Ledger
 from evaluator.set_up import Setup
 from evaluator.versions import versions
 

@@ -1,4 +1,4 @@
-"""Windows cut by plain loops, one for each convention; a second opinion on `evaluator.windows`.
+"""Windows cut by plain loops, one for each convention; a second opinion on `planning.windows`.
 
 Must not import the scoring code: `evaluator.verify` compares with it.
 """

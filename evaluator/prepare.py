@@ -13,20 +13,26 @@ from typing import Any, NamedTuple
 import torch
 
 from evaluator.contract.launch import LaunchSpec
-from evaluator.conventions import Convention, resolve_convention
-from evaluator.corpus import AnyDocument, load_corpus
 from evaluator.data import read_documents, usual_join
 from evaluator.data.long_text import long_document
-from evaluator.device import DTYPES
 from evaluator.errors import DataEmpty
-from evaluator.forward import NUMERICS
-from evaluator.model import LoadedModel, load_model
-from evaluator.model_files import ModelFiles
+from evaluator.figure.perplexity import TextSize
+from evaluator.model.device import DTYPES
+from evaluator.model.files import ModelFiles
+from evaluator.model.forward import NUMERICS
+from evaluator.model.loading import LoadedModel, load_model
 from evaluator.parallel.group import ScoringGroup
-from evaluator.perplexity import TextSize
-from evaluator.plan import Plan, make_plan
-from evaluator.tokens import Corpus, TokenDocument, adds_bos, check_ids, digest_tokenizer
-from evaluator.windows import Tail, Window, document_windows, unscored_tokens, why_without_windows
+from evaluator.planning.conventions import Convention, resolve_convention
+from evaluator.planning.plan import Plan, make_plan
+from evaluator.planning.windows import (
+    Tail,
+    Window,
+    document_windows,
+    unscored_tokens,
+    why_without_windows,
+)
+from evaluator.text.corpus import AnyDocument, load_corpus
+from evaluator.text.tokens import Corpus, TokenDocument, adds_bos, check_ids, digest_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

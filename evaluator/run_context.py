@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 
 from evaluator.contract.launch import LaunchSpec
-from evaluator.narrator import Narrator
-from evaluator.process_group import Peers
-from evaluator.ranks import RankInfo
-from evaluator.timing import RankClock
+from evaluator.exchange.process_group import Peers
+from evaluator.exchange.ranks import RankInfo
+from evaluator.reporting.narrator import Narrator
+from evaluator.reporting.timing import RankClock
 
 
 @dataclass(frozen=True, kw_only=True)

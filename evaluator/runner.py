@@ -3,23 +3,23 @@
 import logging
 from pathlib import Path
 
-from evaluator import device as devices
-from evaluator import process_group
 from evaluator.assemble import make_auditor, make_share
-from evaluator.auditing import Auditor
+from evaluator.audit.auditor import Auditor
 from evaluator.collect import collect
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import Result
 from evaluator.errors import LossNotFinite
-from evaluator.ledger import Ledger
-from evaluator.model import silence_libraries
-from evaluator.narrator import Narrator
-from evaluator.ranks import RankInfo
+from evaluator.exchange import process_group
+from evaluator.exchange.ranks import RankInfo
+from evaluator.model import device as devices
+from evaluator.model.loading import silence_libraries
+from evaluator.reporting.narrator import Narrator
+from evaluator.reporting.timing import RankClock
 from evaluator.run_context import RunContext
-from evaluator.schedule import Work
+from evaluator.scheduling.schedule import Work
+from evaluator.scoring.ledger import Ledger
+from evaluator.scoring.share import Share
 from evaluator.set_up import read_taken, set_up
-from evaluator.share import Share
-from evaluator.timing import RankClock
 
 logger = logging.getLogger(__name__)
 

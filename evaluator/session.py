@@ -15,10 +15,10 @@ from evaluator.contract.places import place_in, words_of
 from evaluator.contract.reports import Result
 from evaluator.contract.strict_json import unique_members
 from evaluator.errors import ContractMismatch, EvaluatorError, SpecInvalid
-from evaluator.narrator import Narrator
-from evaluator.ranks import RankInfo
-from evaluator.reporter import Destination, Reporter
-from evaluator.timing import RankClock
+from evaluator.exchange.ranks import RankInfo
+from evaluator.reporting.narrator import Narrator
+from evaluator.reporting.reporter import Destination, Reporter
+from evaluator.reporting.timing import RankClock
 
 logger = logging.getLogger(__name__)
 

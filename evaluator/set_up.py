@@ -5,15 +5,15 @@ from pathlib import Path
 
 from evaluator.agreement import agree, check_finished, identity
 from evaluator.contract.reports import FinishedEntry
-from evaluator.forward import Cut, cut_model
-from evaluator.ledger import read_finished
-from evaluator.model import LoadedModel, digest_weights
-from evaluator.model_files import find_model
+from evaluator.model.files import find_model
+from evaluator.model.forward import Cut, cut_model
+from evaluator.model.loading import LoadedModel, digest_weights
 from evaluator.parallel.auto import agree_on_parallelism
 from evaluator.parallel.context import split_context
 from evaluator.parallel.group import ScoringGroup, form
 from evaluator.prepare import Text, load_weights, prepare_text
 from evaluator.run_context import RunContext
+from evaluator.scoring.ledger import read_finished
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import Result, ScoringUsed, WindowRecord
 from evaluator.digests import TEXTS_START
 from evaluator.errors import EvaluatorError
-from evaluator.perplexity import exp_or_none
+from evaluator.figure.perplexity import exp_or_none
 from evaluator.plain_windows import Piece, cut
 from evaluator.session import choose_run_dir, read_spec
 
@@ -129,10 +129,10 @@ class Reference:
         import torch
         import transformers
 
-        from evaluator.device import DTYPES
-        from evaluator.model import load_tokenizer, silence_libraries
-        from evaluator.model_files import find_model
-        from evaluator.tokens import digest_tokenizer
+        from evaluator.model.device import DTYPES
+        from evaluator.model.files import find_model
+        from evaluator.model.loading import load_tokenizer, silence_libraries
+        from evaluator.text.tokens import digest_tokenizer
 
         silence_libraries()
 

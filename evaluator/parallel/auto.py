@@ -13,14 +13,14 @@ import torch
 
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.parallelism import Parallelism, ParallelismUsed, resolve
-from evaluator.device import DTYPES
 from evaluator.errors import ParallelismInvalid
-from evaluator.model import load_config
+from evaluator.exchange.process_group import Peers
+from evaluator.exchange.ranks import RankInfo
+from evaluator.model.device import DTYPES
+from evaluator.model.loading import load_config
 from evaluator.parallel.loading import build_unread
 from evaluator.parallel.parts import open_store
 from evaluator.parallel.tensor import possible_ways
-from evaluator.process_group import Peers
-from evaluator.ranks import RankInfo
 
 WEIGHTS_SHARE = 0.8
 """Of a rank's memory that weights may take; the rest is for activations and the libraries."""

@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from evaluator.errors import ParallelismInvalid
-from evaluator.forward import PROBE_TOKENS, Cut, Forward
+from evaluator.model.forward import PROBE_TOKENS, Cut, Forward
 from evaluator.parallel.group import ALONE, Place
 
 ATTENTION = "assay_context"

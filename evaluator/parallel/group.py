@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from evaluator.contract.parallelism import ParallelismUsed
-from evaluator.ranks import RankInfo
+from evaluator.exchange.ranks import RankInfo
 
 T = TypeVar("T")
 

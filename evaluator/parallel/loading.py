@@ -21,7 +21,7 @@ from evaluator.parallel.group import Place, ScoringGroup
 from evaluator.parallel.parts import WHOLE, Part, Store, clip, find_name, open_store
 from evaluator.parallel.tensor import split_layers
 from evaluator.parallel.vocabulary import split_embedding, token_nll_over
-from evaluator.score import Loss, token_nll
+from evaluator.scoring.score import Loss, token_nll
 
 M_MMAP_THRESHOLD = -3
 """From glibc's malloc.h."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evaluator.parallel.group import Place
-from evaluator.score import Loss, log_sum_exp
+from evaluator.scoring.score import Loss, log_sum_exp
 
 
 def split_embedding(embedding: Any, place: Place, num_rows: int) -> None:
@@ -38,7 +38,7 @@ def split_embedding(embedding: Any, place: Place, num_rows: int) -> None:
 
 
 def token_nll_over(place: Place, num_rows: int) -> Loss:
-    """The loss of logits that are split over ranks, as `evaluator.score.token_nll` defines it.
+    """The loss of logits that are split over ranks, as that of one device.
 
     Each rank sums its own exponentials; what travels is two float64 a position.
 

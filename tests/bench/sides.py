@@ -16,12 +16,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evaluator.contract.launch import LaunchSpec
-from evaluator.device import DTYPES, settle
-from evaluator.forward import cut_model
-from evaluator.model import load_model, silence_libraries
+from evaluator.model.device import DTYPES, settle
+from evaluator.model.forward import cut_model
+from evaluator.model.loading import load_model, silence_libraries
 from evaluator.prepare import prepare_text
-from evaluator.score import Scorer
-from evaluator.timing import peak_resident_bytes
+from evaluator.reporting.timing import peak_resident_bytes
+from evaluator.scoring.score import Scorer
 
 Work = Callable[[], float]
 """Scores all of it; answers the nll in nats."""

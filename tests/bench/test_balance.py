@@ -16,19 +16,19 @@ import torch.distributed as dist
 
 from evaluator.contract.launch import Scheduling
 from evaluator.contract.reports import RankTiming
-from evaluator.ledger import Ledger
-from evaluator.micro_batch import ElasticBudget, MicroBatches
-from evaluator.narrator import Narrator
-from evaluator.plan import Batch, Plan, make_plan
-from evaluator.process_group import Peers
-from evaluator.ranks import RankInfo
-from evaluator.reporter import Reporter
-from evaluator.schedule import Schedule, Work
-from evaluator.score import TokenNll
-from evaluator.share import Share
-from evaluator.speed import SharedSpeed, SpeedModel
-from evaluator.timing import RankClock
-from evaluator.windows import Window
+from evaluator.exchange.process_group import Peers
+from evaluator.exchange.ranks import RankInfo
+from evaluator.planning.plan import Batch, Plan, make_plan
+from evaluator.planning.windows import Window
+from evaluator.reporting.narrator import Narrator
+from evaluator.reporting.reporter import Reporter
+from evaluator.reporting.timing import RankClock
+from evaluator.scheduling.schedule import Schedule, Work
+from evaluator.scheduling.speed import SharedSpeed, SpeedModel
+from evaluator.scoring.ledger import Ledger
+from evaluator.scoring.micro_batch import ElasticBudget, MicroBatches
+from evaluator.scoring.score import TokenNll
+from evaluator.scoring.share import Share
 
 NUM_RANKS = 4
 SECONDS_PER_TOKEN = 50e-6

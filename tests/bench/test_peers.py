@@ -10,7 +10,7 @@ import torch
 from app.cli.demo_inputs import find_model as find_demo_model
 from evaluator.contract.launch import GgufModel
 from evaluator.contract.reports import NodeTiming
-from evaluator.model_files import find_model
+from evaluator.model.files import find_model
 from tests.bench.machine import apart, publish
 from tests.bench.sides import Task, compare, harness, loop
 from tests.bench.test_scoring import large_vocabulary_model

@@ -13,14 +13,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from app.cli.demo_inputs import find_model as find_demo_model
 from evaluator.contract.launch import GgufModel
-from evaluator.forward import cut_model
-from evaluator.model import load_model
-from evaluator.model_files import find_model
-from evaluator.plan import Batch
-from evaluator.score import Scorer
-from evaluator.timing import peak_resident_bytes
-from evaluator.tokens import TokenDocument
-from evaluator.windows import Window
+from evaluator.model.files import find_model
+from evaluator.model.forward import cut_model
+from evaluator.model.loading import load_model
+from evaluator.planning.plan import Batch
+from evaluator.planning.windows import Window
+from evaluator.reporting.timing import peak_resident_bytes
+from evaluator.scoring.score import Scorer
+from evaluator.text.tokens import TokenDocument
 from tests.bench.machine import apart, publish
 
 WINDOW = 512

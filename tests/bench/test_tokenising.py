@@ -18,7 +18,7 @@ import json, resource, sys
 from pathlib import Path
 from transformers import AutoTokenizer
 from evaluator.contract.data import TextData
-from evaluator.corpus import load_corpus
+from evaluator.text.corpus import load_corpus
 from evaluator.data.long_text import long_document
 
 path, tokenizer, cache_dir = sys.argv[1:]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.gguf_cache import converted
+from evaluator.model.gguf_cache import converted
 from tests.support.tiny import save_tiny
 
 

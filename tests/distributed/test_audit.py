@@ -7,7 +7,7 @@ import pytest
 from evaluator.contract.env import TOKENS_FILE
 from evaluator.contract.reports import Progress, Quarantine
 from evaluator.contract.states import FailureReason
-from evaluator.faults import VARIABLE
+from evaluator.scoring.faults import VARIABLE
 from tests.support.runs import launched, make_spec, read_spool, run_here, write_finished
 from tests.support.tiny import words
 

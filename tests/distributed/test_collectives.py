@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from evaluator import process_group
 from evaluator.contract.env import RANKS_PER_NODE
 from evaluator.contract.reports import Result, Traffic
-from evaluator.hierarchy import ExactTotal
-from evaluator.ranks import RankInfo
-from evaluator.recorder import Recorder
+from evaluator.exchange import process_group
+from evaluator.exchange.hierarchy import ExactTotal
+from evaluator.exchange.ranks import RankInfo
+from evaluator.exchange.recorder import Recorder
 from tests.support.runs import ROOT, launched, make_spec
 from tests.support.tiny import words
 

@@ -1,9 +1,9 @@
 """Runs several specs in the same ranks, one after the other: starting processes is what costs.
 
 `many_runs.py FOLDER NUM_RANKS` runs each line of `FOLDER/specs.jsonl` in `FOLDER/<job id>`: a spec,
-and a fault where one is ordered (`evaluator.faults`, or `<rank>:die`). Ranks are forked by a warm
-agent, which has imported everything once. What a spec ends with, a result or a failure, is in its
-spool.
+and a fault where one is ordered (`evaluator.scoring.faults`, or `<rank>:die`). Ranks are forked by
+a warm agent, which has imported everything once. What a spec ends with, a result or a failure, is
+in its spool.
 """
 
 import json
@@ -14,14 +14,15 @@ import time
 from pathlib import Path
 
 from evaluator import __main__ as entry
-from evaluator import narrator, warm
+from evaluator import warm
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.warm import WarmOrder
 from evaluator.errors import EvaluatorError
-from evaluator.faults import VARIABLE
-from evaluator.plan import Batch
-from evaluator.ranks import RankInfo, die_with_launcher
-from evaluator.score import Scorer, TokenNll
+from evaluator.exchange.ranks import RankInfo, die_with_launcher
+from evaluator.planning.plan import Batch
+from evaluator.reporting import narrator
+from evaluator.scoring.faults import VARIABLE
+from evaluator.scoring.score import Scorer, TokenNll
 from evaluator.session import Session
 
 BATCH_OF_DEATH = 3

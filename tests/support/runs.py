@@ -27,7 +27,7 @@ from evaluator.contract.reports import (
     Report,
     Result,
 )
-from evaluator.ranks import RankInfo
+from evaluator.exchange.ranks import RankInfo
 from evaluator.session import Session
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 import pytest
 
-from evaluator.audit import (
+from evaluator.audit.verdict import (
     Case,
     Claim,
     Nll,

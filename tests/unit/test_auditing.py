@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import pytest
 
-from evaluator.auditing import Auditor, Member, member_warnings
+from evaluator.audit.auditor import Auditor, Member, member_warnings
 from evaluator.contract.audit import Audit, AuditResult, Author
 from evaluator.contract.parallelism import ParallelismUsed
 from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import AuditUndecided, LossNotFinite
-from evaluator.ledger import Ledger
 from evaluator.parallel.group import ScoringGroup
-from evaluator.plan import Batch, make_plan
-from evaluator.score import Scorer, TokenNll
-from evaluator.windows import Window
+from evaluator.planning.plan import Batch, make_plan
+from evaluator.planning.windows import Window
+from evaluator.scoring.ledger import Ledger
+from evaluator.scoring.score import Scorer, TokenNll
 
 if TYPE_CHECKING:
-    from evaluator.process_group import Peers
+    from evaluator.exchange.process_group import Peers
 
 T = TypeVar("T")
 PLAN = make_plan([Window(n, 0, 3, 0, True) for n in range(24)], batch_tokens=3, basis=b"")

@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluator.contexts import nll_by_context, sum_contexts
 from evaluator.contract.reports import ContextNll, LedgerEntry
-from evaluator.plan import Plan, make_plan
-from evaluator.windows import Window
+from evaluator.planning.plan import Plan, make_plan
+from evaluator.planning.windows import Window
+from evaluator.scoring.contexts import nll_by_context, sum_contexts
 from tests.support.runs import make_spec, run_here
 from tests.support.tiny import save_model, save_tokenizer, words
 

@@ -6,8 +6,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from evaluator.contract.reports import ScoringUsed
 from evaluator.contract.scoring import Scoring
-from evaluator.conventions import Convention, resolve_convention
 from evaluator.errors import SpecInvalid, TokenizerMismatch, WindowTooLong
+from evaluator.planning.conventions import Convention, resolve_convention
 from tests.support.tiny import save_tokenizer
 
 SCORING: TypeAdapter[Scoring] = TypeAdapter(Scoring)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from evaluator import corpus, pieces
 from evaluator.contract.data import JsonlData, TextData
-from evaluator.corpus import AnyDocument, load_corpus
 from evaluator.data import long_text, read_documents
 from evaluator.data.document import Document
 from evaluator.data.long_text import LongDocument, long_document, num_cut_bytes
 from evaluator.errors import DataEncoding, DataInvalid
-from evaluator.tokens import Corpus, tokenise
+from evaluator.text import corpus, pieces
+from evaluator.text.corpus import AnyDocument, load_corpus
+from evaluator.text.tokens import Corpus, tokenise
 from tests.support.runs import make_spec, run_here
 from tests.support.tiny import save_tokenizer, words
 

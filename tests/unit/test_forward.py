@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from evaluator.errors import ModelUnsupported
-from evaluator.forward import LinearHead, OwnHead, cut_model, slice_positions
+from evaluator.model.forward import LinearHead, OwnHead, cut_model, slice_positions
 
 LLAMA_LIKE: dict[str, Any] = {
     "vocab_size": 64,

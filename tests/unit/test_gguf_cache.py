@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import gguf_cache
 from evaluator.errors import ModelUnsupported, TokenizerMissing, WeightsInvalid
-from evaluator.gguf_cache import converted
+from evaluator.model import gguf_cache
+from evaluator.model.gguf_cache import converted
 from tests.support.gguf_file import write_gguf
 from tests.support.runs import make_spec, run_here
 from tests.support.tiny import save_model, save_tokenizer, words

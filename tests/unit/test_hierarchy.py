@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.hierarchy import ExactTotal, Message, NodeLayout
+from evaluator.exchange.hierarchy import ExactTotal, Message, NodeLayout
 
 
 def test_ranks_send_to_their_leader_and_leaders_to_rank_0() -> None:

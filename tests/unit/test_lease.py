@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.lease import SPLIT, cumulate, draw_leases, static_lease
-from evaluator.speed import COUNT_SHIFT, UNITS_PER_TOKEN, SharedSpeed, SpeedModel
+from evaluator.scheduling.lease import SPLIT, cumulate, draw_leases, static_lease
+from evaluator.scheduling.speed import COUNT_SHIFT, UNITS_PER_TOKEN, SharedSpeed, SpeedModel
 
 COSTS = st.lists(st.integers(min_value=1, max_value=4096), max_size=200).map(
     lambda costs: sorted(costs, reverse=True)

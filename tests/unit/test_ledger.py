@@ -5,10 +5,10 @@ import pytest
 from evaluator.contract.audit import Author
 from evaluator.contract.reports import FinishedEntry, LedgerEntry
 from evaluator.errors import PlanMismatch, ResultInvalid
-from evaluator.ledger import Ledger, read_finished
-from evaluator.plan import make_plan
-from evaluator.reduce import join_ledgers
-from evaluator.windows import Window
+from evaluator.figure.reduce import join_ledgers
+from evaluator.planning.plan import make_plan
+from evaluator.planning.windows import Window
+from evaluator.scoring.ledger import Ledger, read_finished
 from tests.support.runs import write_finished
 
 # Three batches of one window with 4, 3 and 2 tokens.

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.contract.reports import NodeTiming, RankTiming
-from evaluator.micro_batch import FIRST_PATIENCE, ElasticBudget, FixedBudget, MicroBatches
-from evaluator.plan import Batch
-from evaluator.reduce import memory_warnings
-from evaluator.score import Scorer, TokenNll
-from evaluator.windows import Window
+from evaluator.figure.reduce import memory_warnings
+from evaluator.planning.plan import Batch
+from evaluator.planning.windows import Window
+from evaluator.scoring.micro_batch import FIRST_PATIENCE, ElasticBudget, FixedBudget, MicroBatches
+from evaluator.scoring.score import Scorer, TokenNll
 from tests.support.runs import make_spec, read_spool, run_here
 from tests.support.tiny import words
 

@@ -18,8 +18,8 @@ from evaluator.errors import (
     WeightsInvalid,
     WeightsUnsafe,
 )
-from evaluator.model import LoadedModel, load_model
-from evaluator.model_files import ModelFiles, find_model
+from evaluator.model.files import ModelFiles, find_model
+from evaluator.model.loading import LoadedModel, load_model
 from tests.support.tiny import POSITIONS, VOCABULARY_SIZE, save_model, save_tiny
 
 SOURCE: TypeAdapter[ModelSource] = TypeAdapter(ModelSource)

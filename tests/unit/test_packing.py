@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.contract.reports import LedgerEntry
 from evaluator.errors import ResultInvalid
-from evaluator.packing import (
+from evaluator.exchange.packing import (
     Extremes,
     KeptTokens,
     PackedTokens,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.contract.student_t import student_t_97_5
-from evaluator.perplexity import (
+from evaluator.figure.perplexity import (
     ClusterSum,
     ScoredWindow,
     TextSize,

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from evaluator import pieces
-from evaluator.pieces import Encoder, cut_text, encode_long
+from evaluator.text import pieces
+from evaluator.text.pieces import Encoder, cut_text, encode_long
 
 PARTS = (
     "the|don't|I'm|Hello|x|a1b2|1234567|3.14|(see)|...|--|#tag|<s>|</s>|caf\u00e9|e\u0301|"

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from evaluator.contract.reports import LedgerEntry
 from evaluator.errors import PlanMismatch
-from evaluator.plan import Plan, make_plan
-from evaluator.windows import PrefixPlace, Window, document_windows, lm_eval
+from evaluator.planning.plan import Plan, make_plan
+from evaluator.planning.windows import PrefixPlace, Window, document_windows, lm_eval
 
 LENGTHS = st.lists(st.integers(min_value=1, max_value=60), min_size=1, max_size=12)
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from evaluator.forward import cut_model
-from evaluator.model import digest_weights
-from evaluator.prepacked import PackedLinear, pack
+from evaluator.model.forward import cut_model
+from evaluator.model.loading import digest_weights
+from evaluator.model.prepacked import PackedLinear, pack
 
 needs_bf16 = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="the processor has no bfloat16"

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from evaluator.agreement import agree, check_finished
 from evaluator.contract.parallelism import GroupShape
 from evaluator.errors import PlanMismatch, Stalled
-from evaluator.process_group import Peers
-from evaluator.ranks import RankInfo
+from evaluator.exchange.process_group import Peers
+from evaluator.exchange.ranks import RankInfo
 from evaluator.versions import PACKAGES
 from tests.support.runs import make_spec
 

@@ -1,4 +1,4 @@
-from evaluator.recorder import KEPT_STEPS, Recorder, say
+from evaluator.exchange.recorder import KEPT_STEPS, Recorder, say
 
 
 class Clock:

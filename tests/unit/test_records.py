@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from evaluator.contract.reports import WindowRecord
-from evaluator.packing import Extremes, KeptTokens, Packing
-from evaluator.perplexity import ScoredWindow
-from evaluator.plan import make_plan
-from evaluator.records import window_records, write_records, write_tokens
-from evaluator.tokens import TokenDocument
-from evaluator.windows import Window
+from evaluator.exchange.packing import Extremes, KeptTokens, Packing
+from evaluator.figure.perplexity import ScoredWindow
+from evaluator.figure.records import window_records, write_records, write_tokens
+from evaluator.planning.plan import make_plan
+from evaluator.planning.windows import Window
+from evaluator.text.tokens import TokenDocument
 
 
 def document(index: int, num_bytes: int) -> TokenDocument:

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from evaluator.contract.env import WINDOWS_FILE
 from evaluator.contract.reports import PlanReady, Progress
 from evaluator.errors import LossNotFinite, PlanMismatch
-from evaluator.windows import document_windows, hf_strided
+from evaluator.planning.windows import document_windows, hf_strided
 from tests.reference.plain_perplexity import evaluate
 from tests.support.gguf_file import write_gguf
 from tests.support.runs import make_spec, read_spool, run_here, write_finished

@@ -8,8 +8,8 @@ import pytest
 from evaluator.contract.reports import Failure, Hello, Progress, RankTiming, Report
 from evaluator.contract.states import FailureReason
 from evaluator.errors import Superseded
-from evaluator.reporter import Destination, Reporter
-from evaluator.spool import Spool
+from evaluator.reporting.reporter import Destination, Reporter
+from evaluator.reporting.spool import Spool
 from tests.support.report_server import ReportServer
 from tests.support.runs import REPORT
 from tests.support.server import free_port, wait_for

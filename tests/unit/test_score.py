@@ -9,11 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from evaluator.errors import LossNotFinite
-from evaluator.forward import cut_model
-from evaluator.plan import Batch, make_plan
-from evaluator.score import Scorer, sum_windows, token_nll
-from evaluator.tokens import TokenDocument
-from evaluator.windows import PrefixPlace, Window, document_windows, lm_eval
+from evaluator.model.forward import cut_model
+from evaluator.planning.plan import Batch, make_plan
+from evaluator.planning.windows import PrefixPlace, Window, document_windows, lm_eval
+from evaluator.scoring.score import Scorer, sum_windows, token_nll
+from evaluator.text.tokens import TokenDocument
 
 
 def reference_nll(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,10 @@ from evaluator.contract.data import TextData
 from evaluator.contract.launch import FolderModel, LaunchSpec
 from evaluator.contract.reports import Hello
 from evaluator.errors import Communication, ContractMismatch, SpecInvalid
+from evaluator.exchange.ranks import RankInfo
 from evaluator.log import JsonLines
-from evaluator.ranks import RankInfo
+from evaluator.reporting.spool import Spool
 from evaluator.session import choose_run_dir, open_reporter, read_spec
-from evaluator.spool import Spool
 from tests.support.runs import make_spec, read_spool
 
 MINIMAL = {"model": {"kind": "folder", "path": "m"}, "data": {"kind": "text", "path": "a.txt"}}

@@ -2,10 +2,10 @@ import itertools
 
 import pytest
 
-from evaluator.plan import Batch
-from evaluator.ranks import RankInfo
-from evaluator.timing import RankClock, peak_resident_bytes
-from evaluator.windows import Window
+from evaluator.exchange.ranks import RankInfo
+from evaluator.planning.plan import Batch
+from evaluator.planning.windows import Window
+from evaluator.reporting.timing import RankClock, peak_resident_bytes
 
 
 def test_time_is_charged_to_what_it_was_spent_on() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evaluator.errors import DataEncoding
-from evaluator.token_cache import Entry, TokenisedText, cached_entry, entry_key
+from evaluator.text.token_cache import Entry, TokenisedText, cached_entry, entry_key
 
 
 class Maker:

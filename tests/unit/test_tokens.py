@@ -6,7 +6,7 @@ import pytest
 
 from evaluator.data.document import Document
 from evaluator.errors import DataEncoding, TokenizerMismatch
-from evaluator.tokens import (
+from evaluator.text.tokens import (
     Corpus,
     Prefix,
     adds_bos,

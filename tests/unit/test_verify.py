@@ -12,7 +12,7 @@ import pytest
 from evaluator.contract.env import SPOOL_DIR, WINDOWS_FILE, spool_name
 from evaluator.contract.launch import FolderModel
 from evaluator.contract.reports import ScoringUsed
-from evaluator.model_files import find_model
+from evaluator.model.files import find_model
 from evaluator.plain_windows import Piece, cut
 from evaluator.verify import WindowCheck, conclude, main
 from tests.support.runs import make_spec, run_here

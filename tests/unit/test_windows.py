@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.windows import (
+from evaluator.planning.windows import (
     PrefixPlace,
     Tail,
     Window,

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator import windows
-from evaluator.windows import PrefixPlace, WindowRule, document_windows
+from evaluator.planning import windows
+from evaluator.planning.windows import PrefixPlace, WindowRule, document_windows
 from tests.reference import plain_perplexity as plain
 
 NOWHERE, FIRST, EVERY = PrefixPlace.NOWHERE, PrefixPlace.FIRST, PrefixPlace.EVERY

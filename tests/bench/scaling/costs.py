@@ -18,21 +18,21 @@ import torch
 import torch.distributed as dist
 from pydantic import BaseModel
 
-from evaluator.contexts import nll_by_context
 from evaluator.contract.launch import LaunchSpec
 from evaluator.contract.reports import LedgerEntry
-from evaluator.device import settle
-from evaluator.forward import cut_model
-from evaluator.model_files import find_model
+from evaluator.figure.perplexity import TextSize, measure
+from evaluator.figure.records import window_records, write_records
+from evaluator.figure.reduce import join_ledgers, scored_windows
+from evaluator.model.device import settle
+from evaluator.model.files import find_model
+from evaluator.model.forward import cut_model
 from evaluator.parallel.group import SINGLE
-from evaluator.perplexity import TextSize, measure
-from evaluator.plan import make_plan
+from evaluator.planning.plan import make_plan
+from evaluator.planning.windows import Window
 from evaluator.prepare import load_weights, prepare_text
-from evaluator.records import window_records, write_records
-from evaluator.reduce import join_ledgers, scored_windows
-from evaluator.score import Scorer
-from evaluator.tokens import TokenDocument
-from evaluator.windows import Window
+from evaluator.scoring.contexts import nll_by_context
+from evaluator.scoring.score import Scorer
+from evaluator.text.tokens import TokenDocument
 from tests.support.runs import make_spec
 from tests.support.server import Server, launch_processes, wait_for
 from tests.support.tiny import save_tiny, words

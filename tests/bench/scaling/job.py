@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from evaluator.contract.launch import Scheduling
-from evaluator.hierarchy import NodeLayout
-from evaluator.plan import Batch, Plan
-from evaluator.schedule import Work
-from evaluator.windows import Window
+from evaluator.exchange.hierarchy import NodeLayout
+from evaluator.planning.plan import Batch, Plan
+from evaluator.planning.windows import Window
+from evaluator.scheduling.schedule import Work
 from tests.bench.scaling.network import Link
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from greenlet import getcurrent, greenlet
 
-from evaluator.collectives import Circle
+from evaluator.exchange.collectives import Circle
 from tests.bench.scaling.virtual import VirtualTime
 
 

@@ -11,22 +11,22 @@ from typing import cast
 
 import numpy as np
 
-from evaluator.collectives import Collectives
 from evaluator.contract.reports import LedgerEntry, RankTiming, Traffic
-from evaluator.hierarchy import ExactTotal, NodeLayout
-from evaluator.ledger import Ledger
-from evaluator.micro_batch import ElasticBudget, MicroBatches
-from evaluator.narrator import PROGRESS_PERIOD_S, Narrator
-from evaluator.plan import Batch
-from evaluator.process_group import Peers
-from evaluator.ranks import RankInfo
-from evaluator.recorder import Recorder
-from evaluator.reduce import join_ledgers
-from evaluator.schedule import Schedule, Work
-from evaluator.score import TokenNll
-from evaluator.share import Share
-from evaluator.speed import SharedSpeed
-from evaluator.timing import RankClock
+from evaluator.exchange.collectives import Collectives
+from evaluator.exchange.hierarchy import ExactTotal, NodeLayout
+from evaluator.exchange.process_group import Peers
+from evaluator.exchange.ranks import RankInfo
+from evaluator.exchange.recorder import Recorder
+from evaluator.figure.reduce import join_ledgers
+from evaluator.planning.plan import Batch
+from evaluator.reporting.narrator import PROGRESS_PERIOD_S, Narrator
+from evaluator.reporting.timing import RankClock
+from evaluator.scheduling.schedule import Schedule, Work
+from evaluator.scheduling.speed import SharedSpeed
+from evaluator.scoring.ledger import Ledger
+from evaluator.scoring.micro_batch import ElasticBudget, MicroBatches
+from evaluator.scoring.score import TokenNll
+from evaluator.scoring.share import Share
 from tests.bench.scaling.job import Costs, Job
 from tests.bench.scaling.network import VirtualCircle, VirtualStore
 from tests.bench.scaling.virtual import VirtualTime

@@ -1,0 +1,1 @@
+"""Ranks together: the store, collectives on two levels, what travels."""

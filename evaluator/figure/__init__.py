@@ -1,0 +1,1 @@
+"""From sums of windows to the figure, its error and its records."""

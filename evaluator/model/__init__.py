@@ -1,0 +1,1 @@
+"""Finds, loads and cuts a model; knows devices."""

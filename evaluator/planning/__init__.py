@@ -1,0 +1,1 @@
+"""From token counts to windows, and to batches of windows: what there is to score."""

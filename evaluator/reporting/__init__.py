@@ -1,0 +1,1 @@
+"""What a rank tells: reports, their spool, where its time went."""

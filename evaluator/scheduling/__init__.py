@@ -1,0 +1,1 @@
+"""Which rank scores which batch. Pure."""

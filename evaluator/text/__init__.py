@@ -1,0 +1,1 @@
+"""Documents to token ids, kept in a cache on disk."""
