@@ -87,10 +87,11 @@ check: setup ## Format, lint, types and the pre-commit hooks: what CI runs
 	$(BIN)/mypy $(CODE)
 	SKIP=ruff-format,ruff-check $(BIN)/pre-commit run --all-files
 
+# Half of a test with real processes is waiting for them: two files at a time, or a few more.
 test: setup ## All tests but the benchmarks (ARGS=...)
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
-test-all: setup ## All tests
+test-all: setup ## All tests, one at a time
 	$(PYTEST) -m "" $(ARGS)
 
 api distributed e2e bench: setup
