@@ -61,6 +61,7 @@ class Database:
         url: str,
         on_change: Callable[[str], None] = lambda _job_id: None,
         before_commit: Callable[[AsyncSession], Awaitable[None]] = _nothing,
+        after_commit: Callable[[AsyncSession], None] = lambda _session: None,
     ) -> None:
         """Make the engine; no connection is opened yet."""
         self.url = url
@@ -70,6 +71,7 @@ class Database:
             _configure_sqlite(self.engine)
         self._on_change = on_change
         self._before_commit = before_commit
+        self._after_commit = after_commit
         self._writer = asyncio.Lock()
         self._writing_engine = self.engine.execution_options(assay_writes=True)
         self.project: str | None = None
@@ -111,6 +113,7 @@ class Database:
             async with session.begin():
                 yield session
                 await self._before_commit(session)
+        self._after_commit(session)
         for job_id in changed:
             self._on_change(job_id)
 

@@ -36,6 +36,7 @@ from app.errors import (
     TooManyStreams,
     UnsupportedMediaType,
 )
+from app.metrics import REJECTED
 from evaluator.contract.places import place_in, without_echoes, words_of
 from evaluator.contract.strict_json import RepeatedMember
 
@@ -77,6 +78,7 @@ def problem(
         headers: further headers.
         more: further members.
     """
+    REJECTED.labels(error.code).inc()
     if error.pointer is not None:
         places = [{"in": "body", "pointer": error.pointer, "detail": error.detail}]
     body = {

@@ -14,6 +14,7 @@ from app.api import (
     health,
     jobs,
     logs,
+    metrics,
     nodes,
     records,
     reports,
@@ -28,9 +29,11 @@ from app.disk import DiskProbe
 from app.error_handlers import install_error_handlers
 from app.jobs.hub import Hub
 from app.jobs.ingest import Absorber
+from app.jobs.repository import moves_of
 from app.jobs.service import JobService
 from app.jobs.writer import ReportWriter
 from app.launchers.local import LocalLauncher
+from app.metrics import count_moves
 from app.middleware import AskForToken, BodyLimit, RequestContext
 from app.notify.outbox import Outbox
 from app.notify.service import WebhookService
@@ -50,6 +53,7 @@ _ROUTERS: Sequence[APIRouter] = (
     gates.router,
     gates.baselines_router,
     webhooks.router,
+    metrics.router,
     health.router,
 )
 
@@ -57,7 +61,10 @@ _ROUTERS: Sequence[APIRouter] = (
 def _make_parts(settings: Settings) -> Parts:
     hub, absorber = Hub(), Absorber()
     database = Database(
-        settings.sqlalchemy_url, on_change=hub.notify, before_commit=Outbox(settings.base_url)
+        settings.sqlalchemy_url,
+        on_change=hub.notify,
+        before_commit=Outbox(settings.base_url),
+        after_commit=lambda session: count_moves(moves_of(session)),
     )
     workers = None
     if settings.worker:

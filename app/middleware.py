@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app import metrics
 from app.error_handlers import DATABASE_ERRORS, database_problem, problem
 from app.errors import ApiError, BodyTooLarge, InternalError
 from app.ids import new_id
@@ -22,6 +23,7 @@ REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QUIET_PATHS = ("/livez", "/readyz", "/v1/attempts/")
 """Asked every second or oftener; their lines are for debugging."""
 _PATH_MAX_CHARS = 200
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"})
 _OPEN_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"})
 """They tell of no job."""
 _OPEN_PREFIX = "/v1/attempts/"
@@ -71,11 +73,23 @@ class RequestContext:
             answer.headers["Connection"] = "close"
             await answer(scope, receive, send_marked)
         finally:
+            seconds = time.perf_counter() - started_at
+            _count(scope, status, seconds)
             level = logging.DEBUG if scope["path"].startswith(_QUIET_PATHS) else logging.INFO
             if _log.isEnabledFor(level):
-                duration_ms = round((time.perf_counter() - started_at) * 1000, 1)
-                extra = _describe(scope) | {"status": status, "duration_ms": duration_ms}
+                extra = _describe(scope) | {
+                    "status": status,
+                    "duration_ms": round(seconds * 1000, 1),
+                }
                 _log.log(level, "request", extra=extra)
+
+
+def _count(scope: Scope, status: int, seconds: float) -> None:
+    # The template of the route, never the path: its ids would be a label value each.
+    route = getattr(scope.get("route"), "path", "none")
+    method = scope["method"] if scope["method"] in _METHODS else "other"
+    metrics.REQUESTS.labels(method, route, str(status)).inc()
+    metrics.REQUEST_SECONDS.labels(method, route).observe(seconds)
 
 
 def _describe(scope: Scope) -> dict[str, str]:

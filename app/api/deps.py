@@ -104,6 +104,8 @@ ReadDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.JOBS_READ])]
 """The parts, for a caller who may look at jobs."""
 WriteDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.JOBS_WRITE])]
 """The parts, for a caller who may submit, cancel and retry them."""
+MetricsDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.METRICS_READ])]
+"""The parts, for a caller who may read the server's figures."""
 HooksDep = Annotated[Parts, Security(_callers_parts, scopes=[Scope.HOOKS_WRITE])]
 """The parts, for a caller who may see and change webhooks."""
 

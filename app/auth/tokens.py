@@ -31,7 +31,9 @@ class Scope(StrEnum):
     JOBS_WRITE = "jobs:write"
     """Submit, cancel and retry jobs."""
     HOOKS_WRITE = "hooks:write"
-    """Set up triggers and notifications; no route needs it yet."""
+    """Set up triggers and notifications."""
+    METRICS_READ = "metrics:read"
+    """Read the server's figures, which are of all projects and name no job."""
     ADMIN = "admin"
     """Everything, in all projects."""
 

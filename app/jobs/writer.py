@@ -15,6 +15,7 @@ from app.errors import ApiError, AttemptNotCurrent, ContractMismatch, TokenInval
 from app.ids import hash_token
 from app.jobs.ingest import Absorber, Delivery
 from app.jobs.repository import lock_attempts
+from app.metrics import REPORTS
 from app.models import Attempt
 from evaluator.contract import CONTRACT_VERSION
 from evaluator.contract.reports import Report, ReportBatch
@@ -115,6 +116,7 @@ class ReportWriter:
             ]
             await self._absorber.absorb(session, deliveries)
         current = {each.attempt.id for each in deliveries if each.is_current}
+        REPORTS.inc(sum(len(post.reports) for post in valid if post.attempt_id in current))
         for post in valid:
             post.resolve(None if post.attempt_id in current else _not_current())
         for post in posts:  # the rest
