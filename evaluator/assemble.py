@@ -9,6 +9,7 @@ from evaluator.audit.auditor import Auditor, Member
 from evaluator.contract.audit import Author
 from evaluator.contract.reports import FinishedEntry
 from evaluator.model import device as devices
+from evaluator.model.cost import work_of
 from evaluator.model.loading import digest_weights
 from evaluator.run_context import RunContext
 from evaluator.scheduling.schedule import Schedule
@@ -41,6 +42,8 @@ def make_share(run: RunContext, setup: Setup) -> Share:
         free_memory=partial(devices.free_memory, run.device),
     )
     schedule = _schedule(run, setup)
+    if setup.group.leads:
+        run.clock.work = lambda: work_of(plain.counter.kept, setup.cost)
     run.clock.speeds = lambda: schedule.speed.measured
     run.clock.num_out_of_memory = lambda: micro_batches.budget.num_out_of_memory
     return Share(
@@ -50,6 +53,7 @@ def make_share(run: RunContext, setup: Setup) -> Share:
         micro_batches=micro_batches,
         clock=run.clock,
         narrator=run.narrator,
+        counter=plain.counter,
         group=setup.group,
         tokens={} if run.keeps_tokens else None,
     )

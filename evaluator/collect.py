@@ -7,6 +7,7 @@ from evaluator.contract.env import TOKENS_FILE, WINDOWS_FILE
 from evaluator.contract.reports import LedgerEntry, PackedTraffic, RankTiming, Result, Traffic
 from evaluator.exchange.hierarchy import ExactTotal
 from evaluator.exchange.packing import Extremes, KeptTokens, Packing, check_packed, packed_traffic
+from evaluator.figure.efficiency import efficiency
 from evaluator.figure.perplexity import measure
 from evaluator.figure.records import window_records, write_records, write_tokens
 from evaluator.figure.reduce import (
@@ -17,6 +18,8 @@ from evaluator.figure.reduce import (
     value_warnings,
 )
 from evaluator.model import device as devices
+from evaluator.model.cost import Cost, why_unknown
+from evaluator.model.limits import measure_limits
 from evaluator.planning.plan import Plan
 from evaluator.prepare import text_warnings
 from evaluator.run_context import RunContext
@@ -55,6 +58,9 @@ def collect(
     Raises:
         EvaluatorError: A rank is gone, or what came together is not whole.
     """
+    if isinstance(setup.cost, Cost):
+        head = setup.model.model.get_output_embeddings()
+        run.clock.limits = measure_limits(head.weight)
     resumed = [finished.entry for finished in auditor.taken]
     collected = _gather(run, setup.text.plan, ledger, resumed, tokens)
     if collected is None:
@@ -134,6 +140,7 @@ def _result(
         sync_error=relative_error(collected.sync_total, value.nll_sum_nats),
         traffic=sum((timing.traffic for timing in collected.timings), start=Traffic()),
         packed=collected.tokens.traffic if collected.tokens else None,
+        efficiency=efficiency(collected.timings, why_unknown(setup.cost)),
         wall_s=run.clock.wall_s,
         versions=versions(),
         warnings=setup.model.warnings

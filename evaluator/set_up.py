@@ -5,6 +5,7 @@ from pathlib import Path
 
 from evaluator.agreement import agree, check_finished, identity
 from evaluator.contract.reports import FinishedEntry
+from evaluator.model.cost import Cost, Unknown, model_cost
 from evaluator.model.files import find_model
 from evaluator.model.forward import Cut, cut_model
 from evaluator.model.loading import LoadedModel, digest_weights
@@ -27,6 +28,7 @@ class Setup:
     """Of what is in memory, before anything is scored."""
     text: Text
     cut: Cut
+    cost: Cost | Unknown
     group: ScoringGroup
 
 
@@ -57,6 +59,8 @@ def set_up(run: RunContext) -> Setup:
     run.narrator.enter("warm_up")
     with run.clock.measure("warm_up"):
         model, num_rows = weights.loaded.model, weights.loaded.num_rows
+        # Before the body is packed, which hides its matrices.
+        cost = Unknown("ranks share the model") if group.has_several else model_cost(model)
         cut = split_context(model, cut_model(model, num_rows), group.cp, num_rows)
     return Setup(
         model=weights.loaded,
@@ -64,6 +68,7 @@ def set_up(run: RunContext) -> Setup:
         weights_digest=weights_digest,
         text=text,
         cut=cut,
+        cost=cost,
         group=group,
     )
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from app.api.view import DurationSeconds, Number, Time, View
+from evaluator.contract.efficiency import Limits, Work
 from evaluator.contract.reports import Traffic
 
 
@@ -37,6 +38,9 @@ class RankTimes(View):
     """Forwards that did not fit and were tried again in smaller parts."""
     traffic: Traffic
     """What the rank sent."""
+    work: Work
+    limits: Limits | None
+    """Measured at the end; null before, and of ranks that share a model."""
     num_batches: Number
     num_input_tokens: Number
     """Tokens fed to the model."""

@@ -8,6 +8,7 @@ from app.api.node_schemas import NodeView
 from app.api.view import DurationSeconds, Fraction, Number, Time, View
 from app.jobs.request import JobRequest
 from evaluator.contract.audit import AuditResult
+from evaluator.contract.efficiency import Efficiency
 from evaluator.contract.parallelism import ParallelismUsed
 from evaluator.contract.reports import (
     ContextNll,
@@ -141,6 +142,8 @@ class ResultView(View):
     """What ranks sent to each other."""
     packed: PackedTraffic | None
     """The nll of tokens among it; null where `outputs.token_nll` is `none`."""
+    efficiency: Efficiency
+    """How near the run came to what its machines can do."""
     wall_seconds: DurationSeconds
     versions: dict[str, str]
     warnings: list[str]

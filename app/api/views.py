@@ -220,6 +220,7 @@ def view_result(record: JobRecord) -> ResultView | None:
         sync_error=result.sync_error,
         traffic=result.traffic,
         packed=result.packed,
+        efficiency=result.efficiency,
         wall_seconds=result.wall_s,
         versions=result.versions,
         warnings=list(result.warnings),

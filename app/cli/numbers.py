@@ -66,6 +66,16 @@ def time_left(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else duration(whole)
 
 
+def operations(per_second: float) -> str:
+    """Return a rate of floating point operations, for example `82.1 GFLOP/s`."""
+    value, unit = per_second / 1e6, "M"
+    for unit in ("M", "G", "T", "P"):
+        if value < 999.5 or unit == "P":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}FLOP/s"
+
+
 def percent(fraction: float) -> str:
     """Return a share in whole percent, rounded down: 100 % is what is really done."""
     return f"{math.floor(100 * fraction)} %"

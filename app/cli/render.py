@@ -12,6 +12,7 @@ from app.cli.numbers import (
     count,
     count_of,
     duration,
+    operations,
     percent,
     plain,
     rate,
@@ -224,8 +225,20 @@ def _conditions(result: Json, nodes: Sequence[Json]) -> Iterable[tuple[str, str]
         yield "parallelism", ", ".join(part for part in parts if part)
     speeds = [_speed(rank) or 0.0 for node in nodes for rank in node["ranks"]]
     yield "time", f"{duration(result['wall_seconds'])}, {rate(sum(speeds))} scored tokens/s"
+    yield "efficiency", _efficiency(result["efficiency"])
     if result["num_batches_resumed"]:
         yield "taken over", f"{count(result['num_batches_resumed'])} batches of earlier attempts"
+
+
+def _efficiency(found: Json) -> str:
+    """Return how near a rank came to what it could do."""
+    if found["why_unknown"] is not None:
+        return f"not known: {plain(found['why_unknown'])}"
+    return (
+        f"{operations(found['operations_per_second'])} a rank, {percent(found['peak_share'])} of "
+        f"its peak; {size(round(found['bytes_per_second']))}/s of weights, "
+        f"{percent(found['bandwidth_share'])} of its bandwidth; bound by {found['bound']}"
+    )
 
 
 _SHARE = ("batches", "windows", "scored_tokens", "computed")

@@ -18,6 +18,7 @@ from evaluator.contract.base import (
     PositiveCount,
     Seconds,
 )
+from evaluator.contract.efficiency import Efficiency, Limits, Work
 from evaluator.contract.parallelism import GroupShape, ParallelismUsed
 from evaluator.contract.speeds import LengthSpeed
 from evaluator.contract.states import FailureReason
@@ -124,6 +125,9 @@ class RankTiming(Contract):
     """Forwards that did not fit and were tried again in smaller parts."""
     traffic: Traffic = Traffic()
     """What the rank sent."""
+    work: Work = Work()
+    limits: Limits | None = None
+    """Measured at the end; null before, and of ranks that share a model."""
     num_batches: Count = 0
     num_input_tokens: Count = 0
     """Tokens fed to the model."""
@@ -308,6 +312,7 @@ class Result(ReportBase):
     """Of all ranks, but for their very last words: this account itself."""
     packed: PackedTraffic | None
     """Null where `outputs.token_nll` is `none`."""
+    efficiency: Efficiency
     wall_s: Seconds
     versions: dict[str, str]
     warnings: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from evaluator.contract.efficiency import Limits, Work
 from evaluator.contract.reports import RankTiming, Traffic
 from evaluator.exchange.ranks import RankInfo
 from evaluator.planning.plan import Batch
@@ -43,6 +44,10 @@ class RankClock:
         """What the rank has sent; set once it can reach others."""
         self.num_out_of_memory: Callable[[], int] = int
         """Forwards that were tried again in smaller parts; set once it scores."""
+        self.work: Callable[[], Work] = Work
+        """What its forwards did; set once it scores."""
+        self.limits: Limits | None = None
+        """What it could do; measured at the end."""
         self.peak_memory_bytes: Callable[[], int] = peak_resident_bytes
         """How memory is read; a run on a GPU sets its own."""
 
@@ -93,6 +98,8 @@ class RankClock:
             measured_s=self._measured_s,
             speeds=self.speeds(),
             traffic=self.traffic(),
+            work=self.work(),
+            limits=self.limits,
             num_out_of_memory=self.num_out_of_memory(),
             num_batches=self._num_batches,
             num_input_tokens=self._num_input_tokens,

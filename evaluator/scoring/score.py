@@ -5,7 +5,7 @@ Shapes: B windows, T inputs, D width, P positions of a slice, V vocabulary, S sc
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evaluator.errors import LossNotFinite
+from evaluator.model.cost import Counter
 from evaluator.model.forward import Forward
 from evaluator.parallel.group import ALONE, Place
 from evaluator.planning.plan import Batch
@@ -108,6 +109,7 @@ class Scorer:
     loss: Loss = token_nll
     cp: Place = ALONE
     """Ranks that share the positions of a window."""
+    counter: Counter = field(default_factory=Counter)
 
     @torch.inference_mode()
     def score(self, batch: Batch) -> list[TokenNll]:
@@ -137,7 +139,9 @@ class Scorer:
         inputs_BT = inputs_BT.to(self.device)
         parts = inputs_BT.split(1) if self.device.type == "cpu" else (inputs_BT,)
         for part_BT in parts:
-            yield from self.forward.hidden(part_BT)
+            hidden_BTD = self.forward.hidden(part_BT)
+            self.counter.saw_forward(*part_BT.shape)
+            yield from hidden_BTD
 
     def _inputs(self, window: Window) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         ids = self._ids(window)[window.begin : window.end - 1].astype(np.int64)
@@ -157,10 +161,13 @@ class Scorer:
             targets_S[begin:end].split(num_positions),
             strict=True,
         )
-        own = torch.cat(
-            [self.loss(self.forward.head(part_PD), part_P) for part_PD, part_P in slices]
-        )
+        own = torch.cat([self.loss(self._logits(part_PD), part_P) for part_PD, part_P in slices])
         return self.cp.gather(own, self.cp.sizes(len(targets_S)), dim=0)
+
+    def _logits(self, hidden_PD: Tensor) -> Tensor:
+        logits_PV = self.forward.head(hidden_PD)
+        self.counter.saw_slice(len(hidden_PD))
+        return logits_PV
 
     def _ids(self, window: Window) -> Ids:
         return self.documents[window.document].ids

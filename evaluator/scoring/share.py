@@ -4,7 +4,7 @@ All ranks of a scoring group score the same batches; the first one notes, and co
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from evaluator.errors import Communication, OutOfMemory, fault_of, is_out_of_mem
 from evaluator.exchange.packing import KeptTokens
 from evaluator.exchange.process_group import Peers
 from evaluator.exchange.ranks import RankInfo
+from evaluator.model.cost import Counter
 from evaluator.parallel.group import SINGLE, ScoringGroup
 from evaluator.planning.plan import Batch
 from evaluator.reporting.narrator import Narrator
@@ -39,6 +40,8 @@ class Share:
     micro_batches: MicroBatches
     clock: RankClock
     narrator: Narrator
+    counter: Counter = field(default_factory=Counter)
+    """Of the scorer; what it counts here is for the figure."""
     group: ScoringGroup = SINGLE
     tokens: KeptTokens | None = None
     """Where the nll of every token is kept, if that was asked for."""
@@ -83,7 +86,7 @@ class Share:
     def _timed(self, batch: Batch, round_: int) -> LedgerEntry:
         """Score a batch, and learn from it how fast this rank is."""
         before_s = self.clock.seconds("compute")
-        with self.clock.measure("compute"):
+        with self.clock.measure("compute"), self.counter.keeping():
             entry = self._score(batch, round_)
         if not self.group.leads:
             return entry

@@ -179,6 +179,24 @@ FIGURES: Json = {
 }
 
 
+EFFICIENCY: Json = {
+    "num_forwards": 3,
+    "num_fed_tokens": 25,
+    "num_head_positions": 20,
+    "padding_share": 0.0,
+    "fed_tokens_per_scored_token": 1.25,
+    "waiting_share": 0.25,
+    "operations_per_second": 6e10,
+    "peak_operations_per_second": 8e10,
+    "bytes_per_second": 1e9,
+    "peak_bytes_per_second": 1e10,
+    "peak_share": 0.75,
+    "bandwidth_share": 0.1,
+    "bound": "compute",
+    "why_unknown": None,
+}
+
+
 def result(seq: int) -> Json:
     """The result: 25 nats over 20 tokens."""
     return {
@@ -223,6 +241,7 @@ def result(seq: int) -> Json:
         "world_size": 1,
         "parallelism": {},
         "num_batches_resumed": 0,
+        "efficiency": EFFICIENCY,
         "wall_s": 2.5,
         "versions": {"torch": "2.13.0"},
         "warnings": [],

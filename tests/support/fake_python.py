@@ -36,6 +36,7 @@ from evaluator.contract.reports import (
     Traffic,
     WindowRecord,
 )
+from evaluator.figure.efficiency import efficiency
 
 DIGEST = "sha256:" + "0" * 64
 NLL = (0.1, 0.2, 0.3)
@@ -131,6 +132,9 @@ NO_AUDIT = AuditResult(
 )  # fmt: skip
 
 
+NO_EFFICIENCY = efficiency((), "made up")
+
+
 def made_up_result(seq: int, total: float) -> Result:
     perplexity = Perplexity(
         token_perplexity=1.02, token_perplexity_standard_error=None,
@@ -152,7 +156,7 @@ def made_up_result(seq: int, total: float) -> Result:
         model_digest=DIGEST, data_digest=DIGEST, tokenizer_digest=DIGEST,
         windows_digest=f"sha256:{hashlib.sha256(WINDOWS).hexdigest()}", device="cpu",
         dtype="float32", threads_per_rank=1, world_size=1, num_batches_resumed=0, wall_s=1.0,
-        audit=NO_AUDIT, sync_error=0.0, traffic=Traffic(), packed=None,
+        audit=NO_AUDIT, sync_error=0.0, efficiency=NO_EFFICIENCY, traffic=Traffic(), packed=None,
         versions={}, parallelism=ParallelismUsed(),
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from app.api.schemas import JobView
 from app.cli.render import describe_progress, print_end, print_job, print_list
+from tests.api.factories import EFFICIENCY
 from tests.support.fake_python import DIGEST
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -124,6 +125,7 @@ RESULT = {
     "sync_error": 0.0,
     "traffic": TRAFFIC,
     "packed": None,
+    "efficiency": EFFICIENCY,
     "wall_seconds": 65.4,
     "versions": {},
     "warnings": ["a [bold]warning\x1b[2J"],
@@ -144,6 +146,8 @@ RANK = {
     "measured_seconds": 19.5,
     "num_out_of_memory": 0,
     "traffic": TRAFFIC,
+    "work": {"num_forwards": 0, "num_fed_tokens": 0, "num_head_positions": 0},
+    "limits": None,
     "num_batches": 11,
     "num_input_tokens": 8000,
     "num_scored_tokens": 7500,
@@ -238,6 +242,8 @@ def test_result_shows_figures_conditions_and_ranks() -> None:
         "Every token is scored once.",
         "computed on cpu, float32, 2 ranks of 1 thread",
         "time 1 min 05 s, 600 scored tokens/s",
+        "efficiency 60 GFLOP/s a rank, 75 % of its peak; 1.0 GB/s of weights, 10 % of its "
+        "bandwidth; bound by compute",
         "taken over 3 batches of earlier attempts",
         "",
         "Times in seconds, peak memory, by rank",
@@ -255,6 +261,15 @@ def test_result_shows_figures_conditions_and_ranks() -> None:
         f"256 to 511 1,200 3.0000 {'█' * 15}",
         "Warning: a [bold]warning [2J",
     ]
+
+
+def test_an_unknown_efficiency_says_why() -> None:
+    unknown = dict.fromkeys(EFFICIENCY) | {"why_unknown": "ranks share the model"}
+    counts = {name: 0 for name in EFFICIENCY if name.startswith("num_")}
+    console = make_console()
+    print_end(console, make_job(result=RESULT | {"efficiency": unknown | counts}))
+    lines = [" ".join(line.split()) for line in text_of(console).splitlines()]
+    assert "efficiency not known: ranks share the model" in lines
 
 
 def test_findings_of_the_audit_are_shown() -> None:
