@@ -3,6 +3,7 @@
 from app.db import Database
 from app.jobs.ingest import Absorber
 from app.launchers.base import Launcher
+from app.notify.webhook_channel import WebhookChannel
 from app.settings import Settings
 from app.workers.deliver import Deliverer
 from app.workers.dispatch import Dispatcher
@@ -25,7 +26,7 @@ class Workers:
         self._pool = WarmPool(settings, launcher)
         dispatcher = Dispatcher(database, settings, launcher, settler, self._pool)
         reconciler = Reconciler(database, settings, launcher, settler)
-        self._deliverer = Deliverer(database, settings)
+        self._deliverer = Deliverer(database, settings, WebhookChannel())
         self._loops = (
             Loop("reconcile", _INTERVAL_SECONDS, reconciler.turn),
             Loop("dispatch", _INTERVAL_SECONDS, dispatcher.turn),

@@ -14,12 +14,13 @@ from app.api.deps import Parts
 from app.db import Database
 from app.jobs.repository import utcnow
 from app.models import WebhookDelivery
+from app.notify.channel import MAX_AT_ONCE_PER_LANE
 from app.notify.schedule import DELAYS_SECONDS, NUM_TRIES
+from app.notify.webhook_channel import WebhookChannel
 from app.settings import Settings
 from app.workers.deliver import (
     KEPT,
     LEASE_MARGIN_SECONDS,
-    MAX_AT_ONCE_PER_ENDPOINT,
     Deliverer,
 )
 from tests.api.factories import make_job
@@ -69,7 +70,10 @@ class Sending:
     ) -> None:
         self.now = Clock()
         self.worker = Deliverer(
-            database or parts.database, settings or parts.settings, now=self.now
+            database or parts.database,
+            settings or parts.settings,
+            WebhookChannel(),
+            now=self.now,
         )
 
     async def turn(self) -> None:
@@ -296,7 +300,7 @@ async def test_two_servers_send_once(
     other = Database(parts.settings.sqlalchemy_url)
     servers = [Sending(parts), Sending(parts, database=other)]
     ids = {await queue_test(client, webhook) for _ in range(12)}
-    for _ in range(12 // MAX_AT_ONCE_PER_ENDPOINT + 2):
+    for _ in range(12 // MAX_AT_ONCE_PER_LANE + 2):
         await asyncio.gather(*(server.turn() for server in servers))
     assert len(hook.messages) == len(ids)
     assert {message.id for message in hook.messages} == ids
@@ -377,7 +381,7 @@ async def test_an_endpoint_that_hangs_does_not_hold_up_another(
         async with asyncio.timeout(TIMEOUT_S * 20):
             while (await last(client, quick))["state"] != "delivered":
                 await asyncio.sleep(0.01)
-        assert len(hook.messages) <= MAX_AT_ONCE_PER_ENDPOINT
+        assert len(hook.messages) <= MAX_AT_ONCE_PER_LANE
         await sending.worker.idle()
 
 
