@@ -22,6 +22,9 @@ RATE_LIMIT_SECONDS = 60.0
 
 Source: GitHub's REST API, "Rate limits": wait at least one minute.
 """
+UNANSWERED_SECONDS = 5.0
+"""To wait after a request without an answer: the forge may still be working on it, and what is sent
+next must not be overtaken."""
 _MAY_BE_RATE_LIMIT: Final = (httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS)
 
 
@@ -104,7 +107,9 @@ def is_taken(forge: Forge, state: CommitState, outcome: Outcome) -> bool:
 
 
 def wait_s(outcome: Outcome) -> float | None:
-    """Return the seconds that the forge wants nothing for; null where it has not said so."""
+    """Return the seconds that this status must not be sent for, whatever the schedule says."""
+    if outcome.status_code is None:
+        return UNANSWERED_SECONDS
     if outcome.retry_after_s is None and outcome.status_code in _MAY_BE_RATE_LIMIT:
         return RATE_LIMIT_SECONDS
     return outcome.retry_after_s
