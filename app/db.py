@@ -7,7 +7,7 @@ a lock; on PostgreSQL the rows of a job are serialised by locking its row (`lock
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
@@ -45,22 +45,21 @@ def _configure_sqlite(engine: AsyncEngine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-async def _nothing(_session: AsyncSession) -> None:
-    """Add nothing to what is committed."""
+BeforeCommit = Callable[[AsyncSession], Awaitable[None]]
 
 
 class Database:
     """Hands out sessions.
 
-    `before_commit` is called with each writing session at its end, and adds what is to be committed
-    with it; `on_change` is called after a commit with the ids of changed jobs.
+    Each of `before_commit` is called with each writing session at its end, and adds what is to be
+    committed with it; `on_change` is called after a commit with the ids of changed jobs.
     """
 
     def __init__(
         self,
         url: str,
         on_change: Callable[[str], None] = lambda _job_id: None,
-        before_commit: Callable[[AsyncSession], Awaitable[None]] = _nothing,
+        before_commit: Sequence[BeforeCommit] = (),
         after_commit: Callable[[AsyncSession], None] = lambda _session: None,
     ) -> None:
         """Make the engine; no connection is opened yet."""
@@ -112,7 +111,8 @@ class Database:
             changed: set[str] = session.info.setdefault("changed_jobs", set())
             async with session.begin():
                 yield session
-                await self._before_commit(session)
+                for add in self._before_commit:
+                    await add(session)
         self._after_commit(session)
         for job_id in changed:
             self._on_change(job_id)

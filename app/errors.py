@@ -4,14 +4,16 @@
     +-- InvalidRequest 422       the request asks for something that can't be
     |   +-- PathNotAllowed, ModelNotFound, DataNotFound, WeightsUnsafe, ModelIncomplete,
     |       InlineTooLarge, TooManyRanks, ParallelismInvalid, DeviceUnavailable, HubDisabled,
-    |       AddressRefused
+    |       AddressRefused, ForgeNotConfigured, RepositoryNotAllowed
     +-- InvalidCursor 400
     +-- JobNotFound 404, ResultNotReady 404, AttemptNotFound 404, NodeNotFound 404,
-    |   BaselineNotFound 404, WebhookNotFound 404, DeliveryNotFound 404, RouteNotFound 404
+    |   CommitNotFound 404, BaselineNotFound 404, WebhookNotFound 404, DeliveryNotFound 404,
+    |   RouteNotFound 404
     +-- MethodNotAllowed 405
     +-- TransitionNotAllowed 409, AttemptNotCurrent 409, ContractMismatch 409
     +-- NotComparable 409, RecordsMissing 409
     +-- WebhookDisabled 409, DeliveryPending 409, TooManyWebhooks 409
+    +-- CommitFixed 409
     +-- PreconditionFailed 412
     +-- TokenMissing 401, TokenInvalid 401
     +-- InsufficientScope 403
@@ -129,6 +131,20 @@ class AddressRefused(InvalidRequest):
     status = 422
 
 
+class ForgeNotConfigured(InvalidRequest):
+    """This server has no token for this forge"""
+
+    code = "forge_not_configured"
+    status = 422
+
+
+class RepositoryNotAllowed(InvalidRequest):
+    """Jobs of this project are not reported to this repository"""
+
+    code = "repository_not_allowed"
+    status = 422
+
+
 class InvalidCursor(ApiError):
     """The cursor is not one of ours"""
 
@@ -161,6 +177,13 @@ class NodeNotFound(ApiError):
     """The job has no such node"""
 
     code = "node_not_found"
+    status = 404
+
+
+class CommitNotFound(ApiError):
+    """The job is reported to no commit"""
+
+    code = "commit_not_found"
     status = 404
 
 
@@ -245,6 +268,13 @@ class TooManyWebhooks(ApiError):
     """The server has as many webhooks as it takes"""
 
     code = "too_many_webhooks"
+    status = 409
+
+
+class CommitFixed(ApiError):
+    """The job is reported to another commit"""
+
+    code = "commit_fixed"
     status = 409
 
 

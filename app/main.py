@@ -8,6 +8,7 @@ from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
 from app.api import (
+    commits,
     comparisons,
     events,
     gates,
@@ -39,11 +40,14 @@ from app.notify.outbox import Outbox
 from app.notify.service import WebhookService
 from app.settings import Settings
 from app.start import prepare_database, prepare_state_dir, refuse_open_door, worker_lock
+from app.statuses.outbox import note_statuses
+from app.statuses.service import CommitService
 from app.workers import Workers
 
 _ROUTERS: Sequence[APIRouter] = (
     reports.router,  # asked most by far, and routes are tried in order
     jobs.router,
+    commits.router,
     events.router,
     logs.router,
     nodes.router,
@@ -63,7 +67,7 @@ def _make_parts(settings: Settings) -> Parts:
     database = Database(
         settings.sqlalchemy_url,
         on_change=hub.notify,
-        before_commit=Outbox(settings.base_url),
+        before_commit=(Outbox(settings.base_url), note_statuses),
         after_commit=lambda session: count_moves(moves_of(session)),
     )
     workers = None
@@ -77,6 +81,7 @@ def _make_parts(settings: Settings) -> Parts:
         hub=hub,
         jobs=JobService(database, settings, hub, wake),
         webhooks=WebhookService(database, settings, wake),
+        commits=CommitService(database, settings, wake),
         writer=ReportWriter(database, absorber),
         workers=workers,
         streams=Streams(settings.max_streams),

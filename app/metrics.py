@@ -64,6 +64,13 @@ JOB_SECONDS = Histogram(
     registry=_registry,
 )
 
+TRIES = Counter(
+    "assay_delivery_tries",
+    "Tries to tell a webhook or a commit, by whether it was taken.",
+    ("outcome",),
+    registry=_registry,
+)
+
 
 def count_moves(moves: Iterable[Move]) -> None:
     """Count what has been committed."""

@@ -28,6 +28,8 @@ _OPEN_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"})
 """They tell of no job."""
 _OPEN_PREFIX = "/v1/attempts/"
 """Runs report here, each with the token of its own attempt."""
+_BADGE_PATH = re.compile(r"/v1/jobs/[^/]+/badge\.svg")
+"""Shown by pages that have no token; a setting says of which projects."""
 
 
 class RequestContext:
@@ -122,7 +124,11 @@ class AskForToken:
 
 
 def _is_open(path: str) -> bool:
-    return path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX)
+    return (
+        path in _OPEN_PATHS
+        or path.startswith(_OPEN_PREFIX)
+        or _BADGE_PATH.fullmatch(path) is not None
+    )
 
 
 class BodyLimit:

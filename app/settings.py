@@ -29,6 +29,8 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH
 _INHERITED_FOR_HUB = ("HF_HOME", "HF_ENDPOINT", "HF_TOKEN", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
 Roots = Annotated[tuple[Path, ...], NoDecode]
+Words = Annotated[tuple[str, ...], NoDecode]
+ApiUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#@]+$")]
 Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
 
 
@@ -96,6 +98,21 @@ class Settings(BaseSettings):
     separated by `,`."""
     webhook_timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 20.0
     """Most time that a receiver of a message may take to answer."""
+    github_api_url: ApiUrl = "https://api.github.com"
+    """Base URL of GitHub's REST API; `https://HOST/api/v3` of an Enterprise Server."""
+    github_token: SecretStr | None = None
+    """A token that may write commit statuses; null reports nothing to GitHub."""
+    gitlab_api_url: ApiUrl = "https://gitlab.com/api/v4"
+    """Base URL of GitLab's REST API, version 4."""
+    gitlab_token: SecretStr | None = None
+    """A token with the scope `api`; null reports nothing to GitLab."""
+    commit_repositories: Words = ("*",)
+    """Which projects report to which repositories: patterns like `red=github:acme/*`, separated
+    by `,`."""
+    commit_inconclusive: Literal["failure", "success"] = "failure"
+    """What a commit is told where a gate can't tell or has no baseline."""
+    public_badges: Words = ()
+    """Projects whose badges anybody may see, separated by `,`."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least severity that is logged."""
 
@@ -106,9 +123,16 @@ class Settings(BaseSettings):
             return tuple(Path(part) for part in value.split(os.pathsep) if part)
         return value
 
-    @field_validator("webhook_allow_networks", mode="before")
+    @field_validator("github_token", "gitlab_token", mode="before")
     @classmethod
-    def _split_networks(cls, value: object) -> object:
+    def _drop_empty(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @field_validator(
+        "webhook_allow_networks", "commit_repositories", "public_badges", mode="before"
+    )
+    @classmethod
+    def _split_words(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value

@@ -26,6 +26,7 @@ from app.jobs.service import JobService
 from app.jobs.writer import ReportWriter
 from app.notify.service import WebhookService
 from app.settings import Settings
+from app.statuses.service import CommitService
 from app.workers import Workers
 
 WAIT_MAX_SECONDS = 60
@@ -52,6 +53,7 @@ class Parts:
     hub: Hub
     jobs: JobService
     webhooks: WebhookService
+    commits: CommitService
     writer: ReportWriter
     workers: Workers | None
     """Null where another process runs the loops."""
@@ -97,6 +99,7 @@ async def _callers_parts(
         database=database,
         jobs=server.jobs.on(database),
         webhooks=server.webhooks.on(database),
+        commits=server.commits.on(database),
     )
 
 

@@ -175,6 +175,7 @@ def make_openapi(app: FastAPI) -> dict[str, Any]:
         tags=[
             {"name": "jobs", "description": "Ask for evaluations and look at them."},
             {"name": "gates", "description": "Whether a candidate may go on."},
+            {"name": "commits", "description": "Tell a forge what happens to jobs."},
             {"name": "webhooks", "description": "Be told what happens to jobs."},
             {"name": "health", "description": "For whoever watches the server."},
             {"name": "internal", "description": "For runs, which report to the server."},

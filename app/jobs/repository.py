@@ -41,9 +41,13 @@ async def load_job(session: AsyncSession, job_id: str, *, lock: bool = False) ->
     """
     job = await session.get(Job, job_id, with_for_update=True if lock else None)
     if job is None:
-        msg = f"there is no job {job_id!r}"
-        raise JobNotFound(msg)
+        raise no_job(job_id)
     return job
+
+
+def no_job(job_id: str) -> JobNotFound:
+    """Return what is raised for a job that isn't there, or that the caller may not know of."""
+    return JobNotFound(f"there is no job {job_id!r}")
 
 
 def add_event(session: AsyncSession, job: Job, kind: str, data: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ from app.db import Database
 from app.errors import (
     AttemptNotFound,
     DeviceUnavailable,
-    JobNotFound,
     NodeNotFound,
     ParallelismInvalid,
     PreconditionFailed,
@@ -29,6 +28,7 @@ from app.jobs.repository import (
     load_labels,
     load_ranks,
     move,
+    no_job,
     utcnow,
 )
 from app.jobs.request import JobRequest
@@ -144,8 +144,7 @@ class JobService:
             query = select(Job.version, Job.state).where(Job.id == job_id)
             row = (await session.execute(query)).one_or_none()
         if row is None:
-            msg = f"there is no job {job_id!r}"
-            raise JobNotFound(msg)
+            raise no_job(job_id)
         return row.version, row.state
 
     async def wait(self, job_id: str, timeout_s: float) -> JobRecord:

@@ -3,6 +3,7 @@
 from app.models.base import DEFAULT_PROJECT, Base, OfProject, Sentence, UtcDateTime, Word
 from app.models.gates import Baseline
 from app.models.jobs import Attempt, Event, Job, JobLabel, LedgerRow, NodeSpeedRow, Rank
+from app.models.statuses import CommitStatus, JobCommit
 from app.models.tokens import Token
 from app.models.webhooks import WebhookDelivery, WebhookEndpoint
 
@@ -11,8 +12,10 @@ __all__ = [
     "Attempt",
     "Base",
     "Baseline",
+    "CommitStatus",
     "Event",
     "Job",
+    "JobCommit",
     "JobLabel",
     "LedgerRow",
     "NodeSpeedRow",

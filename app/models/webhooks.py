@@ -3,7 +3,6 @@
 from datetime import datetime
 
 from sqlalchemy import (
-    Double,
     ForeignKey,
     Index,
     String,
@@ -11,7 +10,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.models.base import Base, OfProject
-from app.notify.messages import DeliveryState
+from app.models.tries import Tried
 
 
 class WebhookEndpoint(OfProject, Base):
@@ -35,7 +34,7 @@ class WebhookEndpoint(OfProject, Base):
     updated_at: Mapped[datetime]
 
 
-class WebhookDelivery(Base):
+class WebhookDelivery(Tried, Base):
     """A message to one endpoint, and what came of its last try."""
 
     __tablename__ = "webhook_deliveries"
@@ -54,17 +53,4 @@ class WebhookDelivery(Base):
     """No foreign key: what was sent outlives the job."""
     body: Mapped[str]
     """Exactly what is sent."""
-    state: Mapped[DeliveryState]
     created_at: Mapped[datetime]
-    due_at: Mapped[datetime | None]
-    """Of the next try; while one is under way, when it counts as broken off. Null at the end."""
-    num_tries: Mapped[int]
-    """Tries begun, ever: the fencing token of the one under way."""
-    tries_left: Mapped[int]
-    last_try_at: Mapped[datetime | None]
-    status_code: Mapped[int | None]
-    latency_seconds: Mapped[float | None] = mapped_column(Double)
-    response: Mapped[str | None]
-    """The beginning of the answer's body."""
-    error: Mapped[str | None]
-    """Why the last try does not count as delivered."""

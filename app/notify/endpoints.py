@@ -17,11 +17,6 @@ def secrets_of(endpoint: WebhookEndpoint, now: datetime) -> tuple[str, ...]:
     return (endpoint.secret, endpoint.previous_secret)
 
 
-def end(delivery: WebhookDelivery, state: DeliveryState, error: str | None = None) -> None:
-    """End a locked delivery."""
-    delivery.state, delivery.due_at, delivery.error = state, None, error
-
-
 async def disable(session: AsyncSession, endpoint: WebhookEndpoint, reason: str) -> None:
     """Send a locked endpoint nothing more, and end what waits to be sent to it."""
     endpoint.disabled_reason = reason

@@ -19,7 +19,11 @@ _CONNECT_TIMEOUT_SECONDS = 5.0
 _BODY_TIMEOUT_SECONDS = 2.0
 """For the beginning of an answer's body; its status has come by then, and counts."""
 _WORDS_MAX_CHARS = 400
-_ASKS_TO_WAIT = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
+_ASKS_TO_WAIT = (
+    httpx.codes.FORBIDDEN,  # GitHub, beside the two that are meant for it
+    httpx.codes.TOO_MANY_REQUESTS,
+    httpx.codes.SERVICE_UNAVAILABLE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,14 +129,28 @@ def _complaint(answer: _Answer) -> str | None:
 
 
 def _retry_after_s(answer: _Answer) -> float | None:
-    """Return the seconds that a receiver asks to wait, written as such or as a date."""
-    written = answer.headers.get("retry-after", "").strip()
-    if answer.status_code not in _ASKS_TO_WAIT or not written:
+    """Return the seconds that a receiver asks to wait, written as such or as a time."""
+    if answer.status_code not in _ASKS_TO_WAIT:
         return None
-    if written.isascii() and written.isdecimal():
+    written = answer.headers.get("retry-after", "").strip()
+    if _is_number(written):
         return float(written[:9])
+    if not written:
+        return _seconds_to_reset(answer.headers)
     try:
         at = parsedate_to_datetime(written)
     except ValueError:
         return None
     return max(0.0, (at.astimezone(UTC) - datetime.now(UTC)).total_seconds())
+
+
+def _seconds_to_reset(headers: httpx.Headers) -> float | None:
+    """Return the seconds until there are requests left again, where none are."""
+    reset = headers.get("x-ratelimit-reset", "").strip()
+    if headers.get("x-ratelimit-remaining", "").strip() != "0" or not _is_number(reset):
+        return None
+    return max(0.0, float(reset[:11]) - time.time())
+
+
+def _is_number(written: str) -> bool:
+    return written.isascii() and written.isdecimal()

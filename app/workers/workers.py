@@ -1,9 +1,13 @@
 """The loops together."""
 
+import asyncio
+
 from app.db import Database
 from app.jobs.ingest import Absorber
 from app.launchers.base import Launcher
+from app.notify.webhook_channel import WebhookChannel
 from app.settings import Settings
+from app.statuses.channel import StatusChannel
 from app.workers.deliver import Deliverer
 from app.workers.dispatch import Dispatcher
 from app.workers.loop import Loop
@@ -25,12 +29,14 @@ class Workers:
         self._pool = WarmPool(settings, launcher)
         dispatcher = Dispatcher(database, settings, launcher, settler, self._pool)
         reconciler = Reconciler(database, settings, launcher, settler)
-        self._deliverer = Deliverer(database, settings)
+        self._deliverer = Deliverer(database, settings, WebhookChannel())
+        self._reporter = Deliverer(database, settings, StatusChannel(settings))
         self._loops = (
             Loop("reconcile", _INTERVAL_SECONDS, reconciler.turn),
             Loop("dispatch", _INTERVAL_SECONDS, dispatcher.turn),
             Loop("warm", _INTERVAL_SECONDS, self._pool.turn),
             Loop("deliver", _INTERVAL_SECONDS, self._deliverer.turn),
+            Loop("statuses", _INTERVAL_SECONDS, self._reporter.turn),
         )
 
     async def start(self) -> None:
@@ -43,7 +49,7 @@ class Workers:
         """End. Launches go on, but those that wait for a job."""
         for loop in self._loops:
             await loop.stop()
-        await self._deliverer.stop()
+        await asyncio.gather(self._deliverer.stop(), self._reporter.stop())
         await self._pool.clear()
 
     def wake(self) -> None:

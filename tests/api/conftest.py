@@ -80,6 +80,8 @@ def settings(database_url: SecretStr, tmp_path: Path) -> Settings:
         inline_max_bytes=100_000,
         heartbeat_seconds=0.2,
         max_streams=3,
+        github_token=SecretStr("github-secret"),
+        public_badges=("default",),
     )
 
 

@@ -19,7 +19,8 @@ from app.settings import Settings
 from tests.api.factories import Json, job_request
 
 DOCUMENT = make_openapi(create_app(Settings()))
-OPEN = {"/livez", "/readyz", "/v1/attempts/{attempt_id}/reports"}
+BADGE = "/v1/jobs/{job_id}/badge.svg"
+OPEN = {"/livez", "/readyz", "/v1/attempts/{attempt_id}/reports", BADGE}
 NO_JOB = "job_00000000000000000000000000"
 NO_HOOK = "wh_00000000000000000000000000"
 NO_DELIVERY = "msg_00000000000000000000000000"
@@ -53,6 +54,11 @@ class Route:
             "POST /v1/jobs": job_request(),
             "POST /v1/gates/evaluations": {"candidate": job, "rules": [limit]},
             "PUT /v1/baselines/{name}": {"job": job},
+            "PUT /v1/jobs/{job_id}/commit": {
+                "forge": "github",
+                "repository": "acme/models",
+                "sha": "6dcb09b5b57875f334f61aebed695e2e4193db5e",
+            },
             "POST /v1/webhooks": {"url": "https://ci.example.com/"},
             "PATCH /v1/webhooks/{webhook_id}": {"enabled": True},
         }

@@ -14,15 +14,16 @@ from app.api.deps import Parts
 from app.db import Database
 from app.jobs.repository import utcnow
 from app.models import WebhookDelivery
+from app.notify.channel import MAX_AT_ONCE_PER_LANE, Try
 from app.notify.schedule import DELAYS_SECONDS, NUM_TRIES
+from app.notify.webhook_channel import WebhookChannel
 from app.settings import Settings
 from app.workers.deliver import (
     KEPT,
     LEASE_MARGIN_SECONDS,
-    MAX_AT_ONCE_PER_ENDPOINT,
-    Deliverer,
 )
 from tests.api.factories import make_job
+from tests.api.sending import Sending
 from tests.support.receiver import Receiver, Reply, receiver
 
 TIMEOUT_S = 1.0
@@ -47,41 +48,17 @@ def hook() -> Iterator[Receiver]:
         yield listening
 
 
-class Clock:
-    """The time, which can be moved on."""
-
-    def __init__(self) -> None:
-        self.ahead = timedelta()
-
-    def __call__(self) -> datetime:
-        return utcnow() + self.ahead
-
-    def move(self, **by: float) -> None:
-        """Let time pass."""
-        self.ahead += timedelta(**by)
-
-
-class Sending:
+def worker_of(
+    parts: Parts, *, database: Database | None = None, settings: Settings | None = None
+) -> Sending[Try]:
     """One server's worker."""
-
-    def __init__(
-        self, parts: Parts, *, database: Database | None = None, settings: Settings | None = None
-    ) -> None:
-        self.now = Clock()
-        self.worker = Deliverer(
-            database or parts.database, settings or parts.settings, now=self.now
-        )
-
-    async def turn(self) -> None:
-        """Send what is due, and wait for the answers."""
-        await self.worker.turn()
-        await self.worker.idle()
+    return Sending(database or parts.database, settings or parts.settings, WebhookChannel())
 
 
 @pytest.fixture
-async def sending(parts: Parts) -> AsyncIterator[Sending]:
+async def sending(parts: Parts) -> AsyncIterator[Sending[Try]]:
     """A worker."""
-    sending = Sending(parts)
+    sending = worker_of(parts)
     yield sending
     await sending.worker.stop()
 
@@ -116,7 +93,7 @@ def seconds_to_next(item: Json) -> float:
 
 
 async def test_a_job_that_ends_is_told_signed(
-    client: httpx.AsyncClient, parts: Parts, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, parts: Parts, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     hook.replies = [Reply(200, {"Content-Type": "text/plain"}, b"thanks")]
@@ -154,7 +131,7 @@ async def test_a_job_that_ends_is_told_signed(
 )
 async def test_what_does_not_count_is_seen_and_tried_again(
     client: httpx.AsyncClient,
-    sending: Sending,
+    sending: Sending[Try],
     hook: Receiver,
     reply: Reply,
     status: int | None,
@@ -180,7 +157,7 @@ async def test_what_does_not_count_is_seen_and_tried_again(
 
 
 async def test_an_answer_that_ends_in_the_middle_counts_by_its_status(
-    client: httpx.AsyncClient, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     hook.replies = [Reply(200, {"Content-Length": "100"}, b"th")]
@@ -192,7 +169,7 @@ async def test_an_answer_that_ends_in_the_middle_counts_by_its_status(
 
 
 async def test_an_endpoint_that_stays_away_is_given_up_after_three_days(
-    client: httpx.AsyncClient, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     hook.replies = [Reply(500)] * NUM_TRIES
@@ -224,7 +201,7 @@ async def test_an_endpoint_that_stays_away_is_given_up_after_three_days(
 
 
 async def test_410_disables_the_endpoint_and_ends_what_waits(
-    client: httpx.AsyncClient, parts: Parts, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, parts: Parts, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     hook.replies = [Reply(500), Reply(410)]
@@ -246,7 +223,7 @@ async def test_410_disables_the_endpoint_and_ends_what_waits(
 
 
 async def test_a_rotated_secret_signs_beside_the_new_one_for_a_day(
-    client: httpx.AsyncClient, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     rotated = (await client.post(webhook["links"]["rotate"])).json()
@@ -266,7 +243,7 @@ async def test_a_name_that_leads_inside_is_refused_at_each_try(
 ) -> None:
     webhook = await add(client, hook.url.replace("127.0.0.1", "localhost"))
     await queue_test(client, webhook)
-    strict = Sending(parts, settings=Settings())  # allows no network of its own
+    strict = worker_of(parts, settings=Settings())  # allows no network of its own
     await strict.turn()
     item = await last(client, webhook)
     assert "is not an address of the public internet" in item["error"]
@@ -283,7 +260,7 @@ async def test_a_proxy_of_the_environment_is_not_used(
     with receiver() as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_port}")
-        sending = Sending(parts)
+        sending = worker_of(parts)
         await sending.turn()
         await sending.worker.stop()
         assert (len(hook.messages), len(proxy.messages)) == (1, 0)
@@ -294,9 +271,9 @@ async def test_two_servers_send_once(
 ) -> None:
     webhook = await add(client, hook.url)
     other = Database(parts.settings.sqlalchemy_url)
-    servers = [Sending(parts), Sending(parts, database=other)]
+    servers = [worker_of(parts), worker_of(parts, database=other)]
     ids = {await queue_test(client, webhook) for _ in range(12)}
-    for _ in range(12 // MAX_AT_ONCE_PER_ENDPOINT + 2):
+    for _ in range(12 // MAX_AT_ONCE_PER_LANE + 2):
         await asyncio.gather(*(server.turn() for server in servers))
     assert len(hook.messages) == len(ids)
     assert {message.id for message in hook.messages} == ids
@@ -306,12 +283,12 @@ async def test_two_servers_send_once(
 
 
 async def test_a_try_that_was_cut_off_is_due_again_when_its_lease_is_over(
-    client: httpx.AsyncClient, parts: Parts, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, parts: Parts, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     hook.replies = [Reply(hangs=True)]
     message_id = await queue_test(client, webhook)
-    killed = Sending(parts)
+    killed = worker_of(parts)
     await killed.worker.turn()
     await killed.worker.stop(grace_s=0)
     await sending.turn()
@@ -324,12 +301,12 @@ async def test_a_try_that_was_cut_off_is_due_again_when_its_lease_is_over(
 
 
 async def test_a_server_that_comes_back_late_changes_nothing(
-    client: httpx.AsyncClient, parts: Parts, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, parts: Parts, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     hook.replies = [Reply(hangs=True)]
     await queue_test(client, webhook)
-    late = Sending(parts)
+    late = worker_of(parts)
     await late.worker.turn()
     async with asyncio.timeout(TIMEOUT_S * 20):
         while not hook.messages:
@@ -344,14 +321,14 @@ async def test_a_server_that_comes_back_late_changes_nothing(
 
 
 async def test_a_last_try_that_was_cut_off_is_the_end(
-    client: httpx.AsyncClient, parts: Parts, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, parts: Parts, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     hook.replies = [Reply(hangs=True)]
     await queue_test(client, webhook)
     async with parts.database.write() as session:
         await session.execute(update(WebhookDelivery).values(tries_left=1))
-    killed = Sending(parts)
+    killed = worker_of(parts)
     await killed.worker.turn()
     await killed.worker.stop(grace_s=0)
     sending.now.move(seconds=TIMEOUT_S + LEASE_MARGIN_SECONDS + 1)
@@ -363,7 +340,7 @@ async def test_a_last_try_that_was_cut_off_is_the_end(
 
 
 async def test_an_endpoint_that_hangs_does_not_hold_up_another(
-    client: httpx.AsyncClient, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, sending: Sending[Try], hook: Receiver
 ) -> None:
     slow = await add(client, hook.url)
     hook.replies = [Reply(hangs=True)] * 40
@@ -377,12 +354,12 @@ async def test_an_endpoint_that_hangs_does_not_hold_up_another(
         async with asyncio.timeout(TIMEOUT_S * 20):
             while (await last(client, quick))["state"] != "delivered":
                 await asyncio.sleep(0.01)
-        assert len(hook.messages) <= MAX_AT_ONCE_PER_ENDPOINT
+        assert len(hook.messages) <= MAX_AT_ONCE_PER_LANE
         await sending.worker.idle()
 
 
 async def test_ended_deliveries_are_dropped_after_30_days(
-    client: httpx.AsyncClient, sending: Sending, hook: Receiver
+    client: httpx.AsyncClient, sending: Sending[Try], hook: Receiver
 ) -> None:
     webhook = await add(client, hook.url)
     await queue_test(client, webhook)

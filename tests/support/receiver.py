@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
 DRIP_S = 0.1
 HANG_S = 30.0
@@ -58,7 +58,7 @@ class Message:
 
 
 class Receiver(ThreadingHTTPServer):
-    """Gives each of `replies` once, in turn, then 204."""
+    """Gives each of `replies` once, in turn, then what `answer` says."""
 
     daemon_threads = True
 
@@ -74,6 +74,13 @@ class Receiver(ThreadingHTTPServer):
         """Where it listens."""
         return f"http://127.0.0.1:{self.server_port}/hook?team=7"
 
+    def answer(self, message: Message) -> Reply:
+        """How to answer a message."""
+        return Reply()
+
+
+R = TypeVar("R", bound=Receiver)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: Receiver
@@ -81,8 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.messages.append(Message(self.path, headers, body))
-        reply = self.server.replies.pop(0) if self.server.replies else Reply()
+        message = Message(self.path, headers, body)
+        self.server.messages.append(message)
+        reply = self.server.replies.pop(0) if self.server.replies else self.server.answer(message)
         if reply.hangs:
             self.server.closing.wait(HANG_S)
         while reply.drips and not self.server.closing.wait(DRIP_S):
@@ -110,7 +118,13 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def receiver(port: int = 0) -> Iterator[Receiver]:
     """A receiver that listens."""
-    server = Receiver(port)
+    with listening(Receiver(port)) as server:
+        yield server
+
+
+@contextmanager
+def listening(server: R) -> Iterator[R]:
+    """A receiver of any kind that listens."""
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

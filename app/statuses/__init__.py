@@ -1,0 +1,1 @@
+"""Tells forges what happens to the jobs of their commits."""
