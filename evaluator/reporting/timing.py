@@ -27,10 +27,12 @@ class RankClock:
         rank: RankInfo,
         started: float,
         monotonic: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.process_time,
     ) -> None:
         self._rank = rank
         self._started = started
         self._monotonic = monotonic
+        self._processor = processor
         self._seconds: dict[Activity, float] = {}
         self._num_batches = 0
         self._num_input_tokens = 0
@@ -55,13 +57,13 @@ class RankClock:
     @contextmanager
     def measure(self, activity: Activity) -> Iterator[None]:
         """Charge the time spent inside to `activity`."""
-        begin, processor_begin = self._monotonic(), time.process_time()
+        begin, processor_begin = self._monotonic(), self._processor()
         try:
             yield
         finally:
             elapsed = self._monotonic() - begin
             if activity == "compute":
-                self._processor_s += time.process_time() - processor_begin
+                self._processor_s += self._processor() - processor_begin
             self._seconds[activity] = self._seconds.get(activity, 0.0) + elapsed
 
     def seconds(self, activity: Activity) -> float:
