@@ -140,7 +140,7 @@ def _result(
         sync_error=relative_error(collected.sync_total, value.nll_sum_nats),
         traffic=sum((timing.traffic for timing in collected.timings), start=Traffic()),
         packed=collected.tokens.traffic if collected.tokens else None,
-        efficiency=efficiency(collected.timings, why_unknown(setup.cost)),
+        efficiency=efficiency(collected.timings, why_unknown(setup.cost), _threads(run)),
         wall_s=run.clock.wall_s,
         versions=versions(),
         warnings=setup.model.warnings
@@ -150,6 +150,11 @@ def _result(
         + value_warnings(value, setup.model.num_rows)
         + member_warnings(auditor.members),
     )
+
+
+def _threads(run: RunContext) -> int | None:
+    """Threads of a rank that compute; None where a GPU does."""
+    return run.spec.launch.threads_per_rank if run.device.type == "cpu" else None
 
 
 def _num_halvings(run: RunContext, setup: Setup) -> int:

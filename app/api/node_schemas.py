@@ -20,6 +20,8 @@ class RankTimes(View):
     """The first forward, whose result is thrown away."""
     compute_seconds: DurationSeconds
     """Forwards and losses that count."""
+    processor_seconds: DurationSeconds
+    """CPU time that the process had during `compute_seconds`, of all its threads."""
     audit_seconds: DurationSeconds
     """Scoring windows of others again, and waiting for their answers."""
     wait_seconds: DurationSeconds

@@ -35,9 +35,10 @@ class Limits(Contract):
     """Reading the largest weights of the model."""
 
 
-Bound = Literal["compute", "memory", "waiting", "overhead"]
-"""`waiting`: more time went into waiting and leases than into forwards. `compute`, `memory`: of the
-two limits the nearer one. `overhead`: both are far; time goes into what is no matrix product."""
+Bound = Literal["compute", "memory", "waiting", "contention", "overhead"]
+"""`waiting`: more time went into waiting and leases than into forwards. `contention`: others had a
+third or more of the processor time that the ranks' threads could have had. `compute`, `memory`: of
+the two limits the nearer one. `overhead`: both are far; time goes into what is no product."""
 
 
 class Efficiency(Contract):
@@ -52,6 +53,9 @@ class Efficiency(Contract):
     """What overlap and context cost; 1 at best. Null where nothing was scored."""
     waiting_share: Annotated[float, Field(ge=0, le=1)] | None
     """Waiting and leases, of all time in which ranks computed or waited."""
+    processor_share: Share | None
+    """CPU time that ranks had while they computed, of what their threads could have had; null on a
+    GPU, and where nothing was computed."""
     operations_per_second: Rate | None
     """Of one rank, while it computes, as are the next three; the mean by time."""
     peak_operations_per_second: Rate | None

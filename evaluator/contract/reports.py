@@ -105,6 +105,8 @@ class RankTiming(Contract):
     """The first forward, whose result is thrown away."""
     compute_s: Seconds = 0.0
     """Forwards and losses that count."""
+    processor_s: Seconds = 0.0
+    """CPU time that the process had during `compute_s`, of all its threads."""
     audit_s: Seconds = 0.0
     """Scoring windows of others again, and waiting for their answers."""
     wait_s: Seconds = 0.0

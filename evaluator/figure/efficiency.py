@@ -10,19 +10,29 @@ from evaluator.contract.reports import RankTiming
 NEAR = 1 / 3
 """Share of a limit from which it is said to bound; what is left may be the other, or neither."""
 
+STARVED = 2 / 3
+"""Share of the processor time below which others are to blame, not how ranks compute."""
 
-def efficiency(timings: Sequence[RankTiming], why_unknown: str | None) -> Efficiency:
+
+def efficiency(
+    timings: Sequence[RankTiming], why_unknown: str | None, num_threads: int | None
+) -> Efficiency:
     """The efficiency of all ranks together.
 
     Args:
         timings: Of all ranks.
         why_unknown: Why operations are not counted; None where they are.
+        num_threads: Of each rank that compute; None where a GPU does.
     """
     computed_s = math.fsum(timing.compute_s for timing in timings)
     waited_s = math.fsum(timing.wait_s + timing.communicate_s for timing in timings)
     num_fed = sum(timing.work.num_fed_tokens for timing in timings)
     num_planned = sum(timing.num_input_tokens for timing in timings)
     num_scored = sum(timing.num_scored_tokens for timing in timings)
+    processor = _share(
+        math.fsum(timing.processor_s for timing in timings),
+        None if num_threads is None else computed_s * num_threads,
+    )
     waiting = _share(waited_s, waited_s + computed_s)
     if why_unknown is None and not num_fed:
         why_unknown = "earlier attempts had scored everything"
@@ -36,13 +46,14 @@ def efficiency(timings: Sequence[RankTiming], why_unknown: str | None) -> Effici
         padding_share=_share(num_fed - num_planned, num_fed),
         fed_tokens_per_scored_token=_share(num_fed, num_scored),
         waiting_share=waiting,
+        processor_share=processor,
         operations_per_second=_share(sums.operations, computed_s),
         peak_operations_per_second=_share(sums.possible_operations, computed_s),
         bytes_per_second=_share(sums.read_bytes, computed_s),
         peak_bytes_per_second=_share(sums.possible_bytes, computed_s),
         peak_share=peak_share,
         bandwidth_share=bandwidth_share,
-        bound=_bound(waiting, peak_share, bandwidth_share),
+        bound=_bound(waiting, processor, peak_share, bandwidth_share),
         why_unknown=why_unknown,
     )
 
@@ -71,12 +82,17 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def _bound(
-    waiting: float | None, peak_share: float | None, bandwidth_share: float | None
+    waiting: float | None,
+    processor: float | None,
+    peak_share: float | None,
+    bandwidth_share: float | None,
 ) -> Bound | None:
     if peak_share is None or bandwidth_share is None:
         return None
     if waiting is not None and waiting > 1 / 2:
         return "waiting"
+    if processor is not None and processor < STARVED:
+        return "contention"
     if max(peak_share, bandwidth_share) < NEAR:
         return "overhead"
     return "compute" if peak_share >= bandwidth_share else "memory"

@@ -27,15 +27,18 @@ class RankClock:
         rank: RankInfo,
         started: float,
         monotonic: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.process_time,
     ) -> None:
         self._rank = rank
         self._started = started
         self._monotonic = monotonic
+        self._processor = processor
         self._seconds: dict[Activity, float] = {}
         self._num_batches = 0
         self._num_input_tokens = 0
         self._num_scored_tokens = 0
         self._num_leases = 0
+        self._processor_s = 0.0
         self._expected_s = 0.0
         self._measured_s = 0.0
         self.speeds: Callable[[], tuple[LengthSpeed, ...]] = tuple
@@ -54,11 +57,13 @@ class RankClock:
     @contextmanager
     def measure(self, activity: Activity) -> Iterator[None]:
         """Charge the time spent inside to `activity`."""
-        begin = self._monotonic()
+        begin, processor_begin = self._monotonic(), self._processor()
         try:
             yield
         finally:
             elapsed = self._monotonic() - begin
+            if activity == "compute":
+                self._processor_s += self._processor() - processor_begin
             self._seconds[activity] = self._seconds.get(activity, 0.0) + elapsed
 
     def seconds(self, activity: Activity) -> float:
@@ -89,6 +94,7 @@ class RankClock:
             tokenise_s=seconds("tokenise", 0.0),
             warm_up_s=seconds("warm_up", 0.0),
             compute_s=seconds("compute", 0.0),
+            processor_s=self._processor_s,
             audit_s=seconds("audit", 0.0),
             wait_s=seconds("wait", 0.0),
             communicate_s=seconds("communicate", 0.0),

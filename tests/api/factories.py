@@ -186,6 +186,7 @@ EFFICIENCY: Json = {
     "padding_share": 0.0,
     "fed_tokens_per_scored_token": 1.25,
     "waiting_share": 0.25,
+    "processor_share": 0.95,
     "operations_per_second": 6e10,
     "peak_operations_per_second": 8e10,
     "bytes_per_second": 1e9,

@@ -132,7 +132,7 @@ NO_AUDIT = AuditResult(
 )  # fmt: skip
 
 
-NO_EFFICIENCY = efficiency((), "made up")
+NO_EFFICIENCY = efficiency((), "made up", None)
 
 
 def made_up_result(seq: int, total: float) -> Result:

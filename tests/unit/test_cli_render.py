@@ -137,6 +137,7 @@ RANK = {
     "tokenise_seconds": 0.5,
     "warm_up_seconds": 0.75,
     "compute_seconds": 20.0,
+    "processor_seconds": 19.0,
     "wait_seconds": 4.0,
     "audit_seconds": 0.25,
     "communicate_seconds": 1.0,

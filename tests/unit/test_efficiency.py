@@ -108,6 +108,7 @@ def timing(
     operations: float = 240.0,
     read: float = 30.0,
     fed: int = 100,
+    processor_s: float = 7.0,
 ) -> RankTiming:
     """Of a rank that could do 100 operations and read 20 bytes a second."""
     work = Work(
@@ -122,6 +123,7 @@ def timing(
         local_rank=0,
         node_rank=0,
         compute_s=compute_s,
+        processor_s=processor_s,
         wait_s=wait_s,
         communicate_s=0.5,
         num_input_tokens=90,
@@ -132,7 +134,7 @@ def timing(
 
 
 def test_rates_are_of_the_seconds_in_which_ranks_computed() -> None:
-    found = efficiency([timing(), timing(compute_s=6.0, operations=360.0, read=20.0)], None)
+    found = efficiency([timing(), timing(compute_s=6.0, operations=360.0, read=20.0)], None, 2)
     assert (found.num_forwards, found.num_fed_tokens, found.num_head_positions) == (4, 200, 120)
     assert found.operations_per_second == (240 + 360) / 10
     assert found.peak_operations_per_second == 100
@@ -140,6 +142,7 @@ def test_rates_are_of_the_seconds_in_which_ranks_computed() -> None:
     assert found.bytes_per_second == 5
     assert found.bandwidth_share == 50 / 200
     assert found.waiting_share == 2 / 12
+    assert found.processor_share == 14 / (2 * 10)
     assert found.padding_share == 20 / 200
     assert found.fed_tokens_per_scored_token == 200 / 100
     assert (found.bound, found.why_unknown) == ("compute", None)
@@ -151,20 +154,21 @@ def test_rates_are_of_the_seconds_in_which_ranks_computed() -> None:
         ({"read": 60.0}, "memory"),
         ({"operations": 100.0, "read": 10.0}, "overhead"),
         ({"wait_s": 4.0}, "waiting"),
+        ({"processor_s": 5.0}, "contention"),
     ],
 )
 def test_what_bounds_a_run(changed: dict[str, Any], bound: str) -> None:
-    assert efficiency([timing(**changed)], None).bound == bound
+    assert efficiency([timing(**changed)], None, 2).bound == bound
 
 
 def test_unknown_operations_leave_counts_and_a_reason() -> None:
-    found = efficiency([timing()], "ranks share the model")
+    found = efficiency([timing()], "ranks share the model", 2)
     assert (found.num_fed_tokens, found.why_unknown) == (100, "ranks share the model")
     assert (found.operations_per_second, found.peak_share, found.bound) == (None, None, None)
 
 
 def test_nothing_to_score_is_no_division() -> None:
-    found = efficiency([RankTiming(rank=0, local_rank=0, node_rank=0)], None)
+    found = efficiency([RankTiming(rank=0, local_rank=0, node_rank=0)], None, 1)
     assert found.why_unknown == "earlier attempts had scored everything"
     assert (found.padding_share, found.waiting_share, found.bound) == (None, None, None)
 

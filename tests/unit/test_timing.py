@@ -10,7 +10,10 @@ from evaluator.reporting.timing import RankClock, peak_resident_bytes
 
 def test_time_is_charged_to_what_it_was_spent_on() -> None:
     ticks = itertools.count(start=100.0, step=1.0)
-    clock = RankClock(RankInfo(rank=3, local_rank=1, node_rank=1), 90.0, lambda: next(ticks))
+    busy = itertools.count(step=0.25)
+    clock = RankClock(
+        RankInfo(rank=3, local_rank=1, node_rank=1), 90.0, ticks.__next__, busy.__next__
+    )
     with clock.measure("load"):  # 100 to 101
         pass
     with pytest.raises(ValueError, match="x"), clock.measure("compute"):  # 102 to 103
@@ -23,6 +26,7 @@ def test_time_is_charged_to_what_it_was_spent_on() -> None:
     timing = clock.snapshot()
     assert (timing.rank, timing.local_rank, timing.node_rank) == (3, 1, 1)
     assert (timing.load_s, timing.compute_s, timing.wait_s) == (1.0, 2.0, 0.0)
+    assert timing.processor_s == 0.5
     assert timing.wall_s == 16.0
     assert (timing.num_batches, timing.num_input_tokens, timing.num_scored_tokens) == (1, 10, 8)
 

@@ -105,7 +105,7 @@ class SimulatedRank:
             monotonic=time.monotonic,
         )
         self._peers.traffic.layout = attempt.layout
-        self._clock = RankClock(rank, time.now_s, time.monotonic)
+        self._clock = RankClock(rank, time.now_s, time.monotonic, time.monotonic)
         self._clock.traffic = self._peers.traffic.snapshot
         self._clock.peak_memory_bytes = int
         self._collectives = Collectives(
