@@ -251,12 +251,8 @@ def submit(
     layout |= {"threads_per_rank": threads, "scheduling": scheduling}
     merge(request, "launch", layout | {"parallelism": parallelism_of(parallelism)})
     merge(request, "audit", {"share": audit_share})
-    merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
-    merge(request, "labels", dict(parse_labels(label or ())))
-    request |= {} if priority is None else {"priority": priority}
-    complete(request)
-    then = gate_asked(gate, summary, wait=wait)
-    target = commit_target(commit, context)
+    finish(request, limits_of(time_limit, attempts), label or [], priority)
+    then, target = gate_asked(gate, summary, wait=wait), commit_target(commit, context)
     with Client(server) as client:
         code = send(client, request, wait=wait, then=then, target=target, as_json=as_json)
     raise typer.Exit(code)
@@ -311,6 +307,20 @@ def merge(request: Json, part: str, given: Json | None, *, whole: bool = False) 
         return
     before = request.get(part)
     request[part] = wanted if whole or not isinstance(before, dict) else before | wanted
+
+
+def limits_of(time_limit: str | None, attempts: int | None) -> Json:
+    """Return the limits; a time that is none ends with exit code 2."""
+    return {"time_seconds": seconds(time_limit), "attempts": attempts}
+
+
+def finish(request: Json, limits: Json, labels: list[str], priority: int | None) -> None:
+    """Add what is neither model nor text nor their scoring, and complete the request."""
+    merge(request, "limits", limits)
+    merge(request, "labels", dict(parse_labels(labels)))
+    if priority is not None:
+        request["priority"] = priority
+    complete(request)
 
 
 def complete(request: Json) -> None:
