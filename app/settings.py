@@ -30,6 +30,7 @@ _INHERITED_FOR_HUB = ("HF_HOME", "HF_ENDPOINT", "HF_TOKEN", "HTTPS_PROXY", "HTTP
 
 Roots = Annotated[tuple[Path, ...], NoDecode]
 Words = Annotated[tuple[str, ...], NoDecode]
+CommitPatterns = Annotated[tuple[Annotated[str, Field(pattern=r"^(\*|[^=]+=.+)$")], ...], NoDecode]
 ApiUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#@]+$")]
 Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
 
@@ -106,7 +107,7 @@ class Settings(BaseSettings):
     """Base URL of GitLab's REST API, version 4."""
     gitlab_token: SecretStr | None = None
     """A token with the scope `api`; null reports nothing to GitLab."""
-    commit_repositories: Words = ("*",)
+    commit_repositories: CommitPatterns = ("*",)
     """Which projects report to which repositories: patterns like `red=github:acme/*`, separated
     by `,`."""
     commit_inconclusive: Literal["failure", "success"] = "failure"

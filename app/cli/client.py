@@ -160,6 +160,10 @@ class Client:
         path = f"/v1/baselines/{quote(name, safe='')}"
         return self._document("PUT", path, body={"job": job_id})
 
+    def set_commit(self, job_id: str, target: Mapping[str, Any]) -> Document:
+        """Report a job to a commit and return that."""
+        return self._document("PUT", _path(job_id, "commit"), body=target)
+
     def cancel(self, job_id: str) -> Document:
         """Ask for the end of a job and return it."""
         return self._document("POST", _path(job_id, "cancel"))

@@ -7,6 +7,7 @@ from urllib.parse import urljoin
 import typer
 
 from app.cli.client import Client
+from app.cli.commit import CommitOption, ContextOption, commit_target
 from app.cli.gate import GateAsked, SummaryOption, print_gate
 from app.cli.numbers import parse_duration
 from app.cli.options import (
@@ -234,6 +235,8 @@ def submit(
     attempts: AttemptsOption = None,
     label: LabelOption = None,
     priority: PriorityOption = None,
+    commit: CommitOption = None,
+    context: ContextOption = None,
     server: ServerOption = DEFAULT_SERVER,
     as_json: JsonOption = False,
 ) -> None:
@@ -248,13 +251,11 @@ def submit(
     layout |= {"threads_per_rank": threads, "scheduling": scheduling}
     merge(request, "launch", layout | {"parallelism": parallelism_of(parallelism)})
     merge(request, "audit", {"share": audit_share})
-    merge(request, "limits", {"time_seconds": seconds(time_limit), "attempts": attempts})
-    merge(request, "labels", dict(parse_labels(label or ())))
-    request |= {} if priority is None else {"priority": priority}
-    complete(request)
-    then = gate_asked(gate, summary, wait=wait)
+    finish(request, limits_of(time_limit, attempts), label or [], priority)
+    then, target = gate_asked(gate, summary, wait=wait), commit_target(commit, context)
     with Client(server) as client:
-        raise typer.Exit(send(client, request, wait=wait, then=then, as_json=as_json))
+        code = send(client, request, wait=wait, then=then, target=target, as_json=as_json)
+    raise typer.Exit(code)
 
 
 def gate_asked(name: str | None, summary: list[str] | None, *, wait: bool) -> GateAsked | None:
@@ -269,15 +270,23 @@ def gate_asked(name: str | None, summary: list[str] | None, *, wait: bool) -> Ga
 
 
 def send(
-    client: Client, request: Json, *, wait: bool, as_json: bool, then: GateAsked | None = None
+    client: Client,
+    request: Json,
+    *,
+    wait: bool,
+    as_json: bool,
+    then: GateAsked | None = None,
+    target: Json | None = None,
 ) -> int:
-    """Submit, print, watch and judge where asked; return the exit code."""
+    """Submit, print, report, watch and judge where asked; return the exit code."""
     document = client.submit(request)
     job_id = document.data["id"]
     if as_json:
         write_json(document.text)
     else:
         make_console().print(job_id, job_address(client, document.data), soft_wrap=True)
+    if target is not None:
+        client.set_commit(job_id, target)
     code = watch_to_end(client, job_id, as_json=as_json) if wait else EXIT_OK
     if then is None:
         return code
@@ -298,6 +307,20 @@ def merge(request: Json, part: str, given: Json | None, *, whole: bool = False) 
         return
     before = request.get(part)
     request[part] = wanted if whole or not isinstance(before, dict) else before | wanted
+
+
+def limits_of(time_limit: str | None, attempts: int | None) -> Json:
+    """Return the limits; a time that is none ends with exit code 2."""
+    return {"time_seconds": seconds(time_limit), "attempts": attempts}
+
+
+def finish(request: Json, limits: Json, labels: list[str], priority: int | None) -> None:
+    """Add what is neither model nor text nor their scoring, and complete the request."""
+    merge(request, "limits", limits)
+    merge(request, "labels", dict(parse_labels(labels)))
+    if priority is not None:
+        request["priority"] = priority
+    complete(request)
 
 
 def complete(request: Json) -> None:

@@ -24,7 +24,7 @@ from app.statuses.channel import StatusChannel, StatusTry
 from app.statuses.reporting import attach, report_verdict
 from app.statuses.target import CommitTarget
 from app.workers.deliver import KEPT, LEASE_MARGIN_SECONDS
-from tests.api.factories import claim, hello, make_job, post_reports, run_to_the_end, settle, submit
+from tests.api.factories import claim, hello, post_reports, run_to_the_end, settle, submit
 from tests.api.sending import Sending
 from tests.support.forge import GITHUB_TOKEN, GITLAB_TOKEN, SHA, Forge
 from tests.support.receiver import Reply, listening
@@ -375,52 +375,6 @@ async def test_success_waits_for_the_verdict(
     assert told.startswith(f"{verdict}: token perplexity is higher")
     assert len(told) <= 140
     assert (await commit_of(client, job_id))["awaits_verdict"] is False
-
-
-async def test_a_verdict_on_a_job_without_a_commit_is_told_nobody(
-    client: httpx.AsyncClient, parts: Parts
-) -> None:
-    job_id = await make_job(client, parts, "succeeded")
-    async with parts.database.write() as session:
-        job = await load_job(session, job_id, lock=True)
-        await report_verdict(session, job, "pass", "fine")
-    answer = await client.get(f"/v1/jobs/{job_id}/commit")
-    assert (answer.status_code, answer.json()["code"]) == (404, "commit_not_found")
-
-
-@pytest.mark.parametrize(
-    ("target", "code", "pointer"),
-    [
-        (GITLAB, "forge_not_configured", "/forge"),
-        (GITHUB | {"repository": "other/models"}, "repository_not_allowed", "/repository"),
-        (GITHUB | {"repository": "acme"}, "invalid_request", ""),
-        (GITHUB | {"repository": "acme/.."}, "invalid_request", "/repository"),
-        (GITHUB | {"repository": "acme/a?b"}, "invalid_request", "/repository"),
-        (GITHUB | {"sha": SHA[:12]}, "invalid_request", "/sha"),
-        (GITHUB | {"context": "a\nb"}, "invalid_request", "/context"),
-        (GITHUB | {"state": "success"}, "invalid_request", "/state"),
-    ],
-)
-async def test_what_is_no_commit_or_may_not_be_told_is_refused(
-    client: httpx.AsyncClient, parts: Parts, target: Json, code: str, pointer: str
-) -> None:
-    settings = parts.settings.model_copy(
-        update={"gitlab_token": None, "commit_repositories": ("x=*", "default=github:acme/*")}
-    )
-    object.__setattr__(parts.commits, "_settings", settings)
-    job_id = (await submit(client))["id"]
-    answer = await client.put(f"/v1/jobs/{job_id}/commit", json=target)
-    assert (answer.status_code, answer.json()["code"]) == (422, code)
-    assert answer.json()["errors"][0]["pointer"] == pointer
-    await report(client, job_id, GITHUB)
-
-
-async def test_a_job_stays_with_its_commit(client: httpx.AsyncClient) -> None:
-    job_id = (await submit(client))["id"]
-    shown = await report(client, job_id, GITHUB)
-    answer = await client.put(f"/v1/jobs/{job_id}/commit", json=GITHUB | {"context": "other"})
-    assert (answer.status_code, answer.json()["code"]) == (409, "commit_fixed")
-    assert await report(client, job_id, GITHUB) == shown
 
 
 async def test_what_was_told_of_jobs_that_are_gone_is_dropped_after_30_days(

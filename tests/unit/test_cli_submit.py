@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -20,8 +21,8 @@ def sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]
     """Requests that would have been sent; the working directory is empty."""
     requests: list[dict[str, Any]] = []
 
-    def keep(_: Client, request: dict[str, Any], **__: bool) -> int:
-        requests.append(request)
+    def keep(_: Client, request: dict[str, Any], *, target: Any, **__: Any) -> int:
+        requests.append(request if target is None else request | {"target": target})
         return 0
 
     monkeypatch.setattr(module, "send", keep)
@@ -185,3 +186,45 @@ def test_label_value_may_be_empty() -> None:
     assert parse_labels(["a="]) == {"a": ""}
     with pytest.raises(typer.BadParameter):
         parse_labels(["=b"])
+
+
+def test_a_commit_is_named_with_its_forge(sent: list[dict[str, Any]]) -> None:
+    least, sha = ("--model", "m", "--data", "d.txt"), "0A" * 20
+    assert run(*least, "--commit", f"gitlab:a/b/c@{sha}", "--context", "assay/ppl") == 0
+    assert run(*least, "--commit", f"github:a/b@{sha}") == 0
+    assert [each["target"] for each in sent] == [
+        {"forge": "gitlab", "repository": "a/b/c", "sha": sha.lower(), "context": "assay/ppl"},
+        {"forge": "github", "repository": "a/b", "sha": sha.lower(), "context": "assay"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--context", "c"),
+        ("--commit", f"a/b@{'0' * 40}"),
+        ("--commit", "github:a/b"),
+        ("--commit", "github:a/b@main"),
+        ("--commit", f"github:a@{'0' * 40}"),
+        ("--commit", f"bitbucket:a/b@{'0' * 40}"),
+    ],
+)
+def test_what_names_no_commit_is_refused(
+    sent: list[dict[str, Any]], options: tuple[str, ...]
+) -> None:
+    assert run("--model", "m", "--data", "d.txt", *options) == 2
+    assert sent == []
+
+
+def test_a_job_is_reported_as_soon_as_it_is_submitted(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[tuple[str, str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.path, json.loads(request.content)))
+        return httpx.Response(200, json={"id": "job_1"})
+
+    target = {"forge": "github"}
+    with Client("http://assay.test", transport=httpx.MockTransport(answer)) as client:
+        assert module.send(client, {"a": 1}, wait=False, as_json=True, target=target) == 0
+    assert asked == [("POST", "/v1/jobs", {"a": 1}), ("PUT", "/v1/jobs/job_1/commit", target)]
+    assert capsys.readouterr().out == '{"id":"job_1"}\n'
